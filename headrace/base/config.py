@@ -1,0 +1,145 @@
+"""The settings tree: every setting once, with unit, default and help; flags, files and docs are generated from it.
+
+A value of None means `auto`: `engine/resolve` turns it into a concrete value with a reason. Names of flags are vLLM's
+where the meaning is the same. `HEADRACE_SECTION_FIELD` in the environment and `section: {field: …}` in a YAML file name
+the same settings.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+def setting(default: Any, text: str, *, flag: str | None = None, choices: tuple[str, ...] = ()) -> Any:
+    """A dataclass field of the tree.
+
+    Args:
+        default: the default; None means auto.
+        text: one sentence: what, unit, who should change it.
+        flag: the command-line flag without dashes, when it is not the field's name.
+        choices: allowed values, when there are few.
+    """
+    return field(default=default, metadata={"help": text, "flag": flag, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Which model, and how much context a request may use."""
+
+    model: str = setting("smollm2:135m", "catalogue name, .gguf file, checkpoint directory or hub id")
+    tokenizer: str | None = setting(None, "tokenizer.json to use instead of the model's own")
+    max_model_len: int | None = setting(None, "most tokens of a request, prompt and output; auto: the model's own limit")
+    seed: int = setting(0, "seed from which the seeds of requests without one are derived")
+    load_format: str = setting("auto", "container of the weights", choices=("auto", "gguf", "safetensors", "dummy"))
+    generation_config: str = setting(
+        "auto", "whose sampling defaults apply: the model's file (auto) or Headrace's (headrace)",
+        choices=("auto", "headrace"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceConfig:
+    """What computes."""
+
+    backend: str = setting(
+        "auto", "native (C++ kernels) or reference (numpy, slow); auto takes native when it is built",
+        choices=("auto", "native", "reference"),
+    )
+    isa: str = setting(
+        "auto", "instruction set of the native kernels", choices=("auto", "portable", "avx2", "avx512", "neon")
+    )
+    threads: int | None = setting(None, "compute threads; auto: cores this process may use")
+    graphs: bool = setting(True, "record the step once and replay it fused; off runs every operation on its own")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVConfig:
+    """The KV pool."""
+
+    block_size: int = setting(16, "tokens of a KV block")
+    dtype: str = setting("f16", "number format of keys and values", flag="kv-cache-dtype", choices=("f16", "f32"))
+    pool_bytes: int | None = setting(
+        None, "memory of the KV pool in bytes; auto: what the memory limit leaves, at most max_num_seqs full contexts",
+        flag="kv-cache-memory-bytes",
+    )
+    num_blocks: int | None = setting(None, "blocks of the pool, instead of bytes", flag="num-kv-blocks")
+    prefix_cache: bool = setting(True, "reuse computed blocks of equal prefixes", flag="enable-prefix-caching")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleConfig:
+    """Who runs in which step."""
+
+    policy: str = setting(
+        "continuous", "batching policy; static and dynamic are baselines to compare with",
+        choices=("continuous", "static", "dynamic"),
+    )
+    max_num_seqs: int | None = setting(None, "most sequences that run together; auto: 64")
+    max_num_batched_tokens: int | None = setting(None, "most tokens of a step; auto: 512")
+    chunked_prefill: bool = setting(
+        True, "split long prompts over steps; off: a prompt runs whole", flag="enable-chunked-prefill"
+    )
+    prefill_step_ms: float | None = setting(
+        None, "longest step, in milliseconds, that prefill may cause while others decode; auto: 200"
+    )
+    max_queued_requests: int | None = setting(None, "requests that may wait, else 429; auto: 1024")
+    max_queued_tokens: int | None = setting(None, "prompt tokens that may wait, else 429; auto: 1000000")
+    dynamic_size: int = setting(8, "dynamic policy: requests that start a batch at once")
+    dynamic_window_ms: float = setting(50.0, "dynamic policy: longest wait for a batch to fill, milliseconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig:
+    """The HTTP server."""
+
+    host: str = setting("127.0.0.1", "address to listen on")
+    port: int = setting(8000, "port to listen on; 0 takes a free one and prints it")
+    api_key: str | None = setting(None, "key that requests must bring; none: open")
+    served_model_name: str | None = setting(None, "name in the API; auto: the model's name")
+    max_body_bytes: int = setting(16 << 20, "largest request body in bytes, else 413")
+    in_process: bool = setting(False, "run the engine inside the HTTP process instead of its own")
+    drain_s: float = setting(30.0, "seconds that running requests get after TERM before they are cut")
+    log_level: str = setting("info", "log level", choices=("debug", "info", "warning", "error"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """The whole tree. `resolve()` turns it into concrete values with reasons."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    kv: KVConfig = field(default_factory=KVConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    serve: ServeConfig = field(default_factory=ServeConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingInfo:
+    """One setting as data, for generators of flags and docs."""
+
+    section: str
+    name: str
+    flag: str
+    type_name: str
+    default: Any
+    help: str
+    choices: tuple[str, ...]
+
+
+def all_settings() -> tuple[SettingInfo, ...]:
+    """Every setting of the tree, in order."""
+    found: list[SettingInfo] = []
+    for section in fields(EngineConfig):
+        tree = section.default_factory()  # type: ignore[misc]
+        found.extend(
+            SettingInfo(
+                section=section.name,
+                name=f.name,
+                flag=f.metadata["flag"] or f.name.replace("_", "-"),
+                type_name=str(f.type) if isinstance(f.type, str) else getattr(f.type, "__name__", str(f.type)),
+                default=getattr(tree, f.name),
+                help=f.metadata["help"],
+                choices=f.metadata["choices"],
+            )
+            for f in fields(tree)
+        )
+    return tuple(found)

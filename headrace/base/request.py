@@ -1,0 +1,156 @@
+"""What a caller asked for, validated once, then never changed."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from headrace.base.errors import RequestError
+from headrace.base.ids import AdapterId, RequestId
+
+MAX_LOGPROBS = 20
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 256
+MAX_CHOICES = 128
+MAX_ID_LIST = 1024
+
+
+class FinishReason(Enum):
+    """Why a sequence ended; the value is what the API reports."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How to draw tokens. Names and meanings are vLLM's; the order of operations is `compute/sampling`'s.
+
+    Raises:
+        RequestError: a value is out of range; `param` names it.
+    """
+
+    temperature: float = 1.0
+    """0 takes the most likely token; else logits are divided by it. Range 0 to 100."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 or -1 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of most likely tokens whose probabilities reach this sum; in (0, 1]."""
+    min_p: float = 0.0
+    """Drop tokens less likely than this share of the most likely one; in [0, 1]."""
+    repetition_penalty: float = 1.0
+    """Divides positive logits (multiplies negative ones) of tokens seen in prompt or output; in (0, 10]."""
+    presence_penalty: float = 0.0
+    """Subtracted from logits of tokens seen in the output; in [-2, 2]."""
+    frequency_penalty: float = 0.0
+    """Subtracted once per occurrence in the output; in [-2, 2]."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Pairs (token id, value in [-100, 100]) added to logits."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """Only these tokens may be drawn."""
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that must not appear in the output; words are tokenized at intake."""
+    bad_words: tuple[str, ...] = ()
+    """Words that must not appear in the output."""
+    seed: int | None = None
+    """Same seed, same text; None draws one (returned with the answer). 0 <= seed < 2**63."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the output; not part of it unless `include_stop_str_in_output`."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Token ids that end the output, besides the model's end tokens."""
+    include_stop_str_in_output: bool = False
+    min_tokens: int = 0
+    """No end token, stop token or stop string counts before this many tokens."""
+    max_tokens: int | None = 16
+    """Most tokens to draw; None: up to the context limit."""
+    ignore_eos: bool = False
+    n: int = 1
+    """Number of choices."""
+    logprobs: int | None = None
+    """None: no log-probabilities; k: of the drawn token and the k most likely (0 to 20). Raw model values."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt's tokens."""
+    skip_special_tokens: bool = True
+    """Leave special tokens out of the text."""
+
+    def __post_init__(self) -> None:
+        """Check every range."""
+        _in("temperature", self.temperature, 0.0, 100.0)
+        if self.top_k < -1:
+            raise RequestError(f"top_k must be -1 (off), 0 (off) or positive, got {self.top_k}", param="top_k")
+        if not 0.0 < self.top_p <= 1.0:
+            raise RequestError(f"top_p must be in (0, 1], got {self.top_p}", param="top_p")
+        _in("min_p", self.min_p, 0.0, 1.0)
+        if not 0.0 < self.repetition_penalty <= 10.0:
+            raise RequestError(
+                f"repetition_penalty must be in (0, 10], got {self.repetition_penalty}", param="repetition_penalty"
+            )
+        _in("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _in("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        self._check_lists()
+        self._check_counts()
+
+    def _check_lists(self) -> None:
+        if len(self.logit_bias) > MAX_ID_LIST:
+            raise RequestError(f"logit_bias has {len(self.logit_bias)} entries, limit {MAX_ID_LIST}", param="logit_bias")
+        for token_id, value in self.logit_bias:
+            if token_id < 0:
+                raise RequestError(f"logit_bias token id must not be negative, got {token_id}", param="logit_bias")
+            _in("logit_bias", value, -100.0, 100.0)
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise RequestError("allowed_token_ids must not be empty; leave it out to allow all", param="allowed_token_ids")
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise RequestError(f"stop has {len(self.stop)} strings, limit {MAX_STOP_STRINGS}", param="stop")
+        for text in self.stop:
+            if not text or len(text) > MAX_STOP_CHARS:
+                raise RequestError(
+                    f"a stop string must have 1 to {MAX_STOP_CHARS} characters, got {len(text)}", param="stop"
+                )
+        for name in ("stop_token_ids", "bad_words", "bad_words_ids"):
+            if len(getattr(self, name)) > MAX_ID_LIST:
+                raise RequestError(f"{name} has {len(getattr(self, name))} entries, limit {MAX_ID_LIST}", param=name)
+
+    def _check_counts(self) -> None:
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise RequestError(f"seed must be in [0, 2**63), got {self.seed}", param="seed")
+        if not 1 <= self.n <= MAX_CHOICES:
+            raise RequestError(f"n must be in [1, {MAX_CHOICES}], got {self.n}", param="n")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise RequestError(f"max_tokens must be at least 1, got {self.max_tokens}", param="max_tokens")
+        if self.min_tokens < 0 or (self.max_tokens is not None and self.min_tokens > self.max_tokens):
+            raise RequestError(
+                f"min_tokens must be in [0, max_tokens={self.max_tokens}], got {self.min_tokens}", param="min_tokens"
+            )
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= MAX_LOGPROBS:
+                raise RequestError(f"{name} must be in [0, {MAX_LOGPROBS}], got {value}", param=name)
+
+
+def _in(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:  # NaN fails too
+        raise RequestError(f"{name} must be in [{low:g}, {high:g}], got {value}", param=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One sequence for the engine: one choice of one API request, in token ids.
+
+    `sampling.seed` is set, `sampling.max_tokens` is set (capped by the context limit) and `sampling.n` is 1: intake
+    resolves them and fans the choices out.
+    """
+
+    request_id: RequestId
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    end_ids: frozenset[int] = frozenset()
+    """Ids that end the sequence (end tokens unless ignore_eos, and stop_token_ids). min_tokens bans them before."""
+    leader: RequestId | None = None
+    """The first choice of the same API request; its computed prompt blocks are shared (copy-on-write)."""
+    adapter: AdapterId | None = None
+    salt: str = ""
+    """Requests with different salts never share cached blocks."""
+    priority: int = 0
+    """Lower runs first, as in vLLM."""
+    arrival_s: float = 0.0
+    """Monotonic time of arrival, for timelines and queue limits."""

@@ -1,0 +1,172 @@
+"""The values that cross the seam between decisions and execution: plan -> run -> commit."""
+
+from dataclasses import dataclass
+from enum import Enum, IntFlag
+
+from headrace.base.ids import BlockId, BlockKey, RequestId, SlotId
+from headrace.base.request import FinishReason, Request
+
+
+class MoveKind(Enum):
+    """What happens to a block before the rows of a step run."""
+
+    COPY = "copy"
+    ZERO = "zero"
+    LOAD = "load"
+    SAVE = "save"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockMove:
+    """Move `src` to `dst` before the rows run; keys name blocks of a store."""
+
+    kind: MoveKind
+    src: BlockId | BlockKey | None
+    dst: BlockId | BlockKey
+    store: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotBegin:
+    """A sequence enters a slot: its whole state so far.
+
+    `token_ids` are prompt and output so far (a preempted sequence comes back with its output). `num_prompt` of them
+    are the prompt.
+    """
+
+    slot: SlotId
+    lease: int
+    request: Request
+    token_ids: tuple[int, ...]
+    blocks: tuple[BlockId, ...]
+
+
+class Wants(IntFlag):
+    """Extra outputs a row asks for."""
+
+    NOTHING = 0
+    PROMPT_LOGPROBS = 1
+    HIDDEN = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Compute tokens [start, start + count) of the sequence in `slot`; the last `num_drafts` of them are drafts."""
+
+    slot: SlotId
+    lease: int
+    start: int
+    count: int
+    num_drafts: int = 0
+    new_blocks: tuple[BlockId, ...] = ()
+    """Appended to the slot's table."""
+    swapped: tuple[tuple[int, BlockId], ...] = ()
+    """(table index, block) replaced after copy-on-write."""
+    sample: bool = True
+    """Draw a token after the last one (false for a chunk that does not reach the end)."""
+    wants: Wants = Wants.NOTHING
+
+    def __post_init__(self) -> None:
+        """Refuse rows that mean nothing."""
+        if self.count < 1 or not 0 <= self.num_drafts < self.count or self.start < 0:
+            raise ValueError(f"impossible row: start {self.start}, count {self.count}, drafts {self.num_drafts}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """What one step does, in this order: ends, begins, moves, rows.
+
+    Slots are freed first, then sequences enter; a slot may end and begin in the same plan.
+    """
+
+    step: int
+    ends: tuple[SlotId, ...] = ()
+    moves: tuple[BlockMove, ...] = ()
+    begins: tuple[SlotBegin, ...] = ()
+    rows: tuple[Row, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens this step computes."""
+        return sum(r.count for r in self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprobs:
+    """Raw log-probability (natural log) of a token, its rank (1 = most likely) and the k most likely tokens."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowResult:
+    """What a row produced.
+
+    `tokens` are the accepted drafts followed by the token drawn after them (empty when the row does not sample);
+    `prompt_logprobs` are those of prompt tokens start+1 .. start+count, as far as they lie in the prompt.
+    """
+
+    slot: SlotId
+    lease: int
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    num_drafts: int = 0
+    """Drafts proposed for the next step."""
+    error: str | None = None
+    """The row failed (NaN logits ...); the sequence ends with an error, others go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """The outcome of a plan, rows in plan order, with what it cost."""
+
+    step: int
+    rows: tuple[RowResult, ...]
+    seconds: float = 0.0
+    bytes_read: int = 0
+    operations: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceTiming:
+    """Moments of a sequence's life, monotonic seconds, and what it cost in steps."""
+
+    arrival_s: float
+    first_scheduled_s: float
+    first_token_s: float
+    finished_s: float
+    num_steps: int
+    prefill_tokens: int
+    """Prompt tokens computed (not cached), recomputation included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """News of one sequence after a commit, in token ids (text is made in the client process)."""
+
+    request_id: RequestId
+    new_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    finish: FinishReason | None = None
+    stop_id: int | None = None
+    """The end or stop token that ended the sequence (it is the last of `new_ids`)."""
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache at first admission."""
+    num_preempted: int = 0
+    error: str | None = None
+    timing: SequenceTiming | None = None
+    """Given with the last delta."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """All news of one commit."""
+
+    step: int
+    deltas: tuple[Delta, ...]

@@ -1,0 +1,293 @@
+"""What a backend offers: `Ops` (the operations of one forward pass), `Program` (a forward pass made ready) and `Backend`.
+
+Shapes: T tokens of the step, R rows, S rows whose logits are wanted, E width, N output columns, V vocabulary,
+H query heads, K KV heads, D head size, F MLP width, P positions per block, M table width.
+
+Exactness: a result row depends on its own input row, its position and its sequence's KV only: never on the number of
+rows, on neighbours or on thread counts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Value = Any
+"""An activation [T or S, columns] float32: an array (reference) or a symbol (a backend that records)."""
+Handle = Any
+"""A weight in the backend's own form."""
+
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """A weight matrix [n, k] as the checkpoint stores it.
+
+    `type_name` is a scheme's name (`f32`, `f16`, `bf16`, `q8_0`, `q4_k` …, lower case GGUF names); `data` holds the rows
+    as raw bytes [n, row_bytes] uint8, C-contiguous and possibly a read-only memory map. `order`, when given, says which
+    stored row each output row is (used to undo the row permutation of llama GGUF files).
+    """
+
+    name: str
+    type_name: str
+    n: int
+    k: int
+    data: NDArray[np.uint8]
+    order: I32 | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionParams:
+    """One layer's attention: `scale` on the scores; `softcap` None or s = cap * tanh(s / cap); `window` None = full."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    scale: float
+    softcap: float | None = None
+    window: int | None = None
+    """A query at p sees keys in (p - window, p]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVGeometry:
+    """Shape of the KV of a model; `kv_heads` and `head_size` per layer are equal in every family so far."""
+
+    layers: int
+    kv_heads: int
+    head_size: int
+    block_size: int
+    dtype: str
+    """`f16` or `f32`."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block over all layers, keys and values."""
+        return self.layers * 2 * self.kv_heads * self.head_size * self.block_size * (2 if self.dtype == "f16" else 4)
+
+
+class KVPool(Protocol):
+    """KV memory of one device; zeroed at start."""
+
+    geometry: KVGeometry
+    num_blocks: int
+
+    def copy(self, src: int, dst: int) -> None:
+        """Copy block `src` to `dst` in all layers."""
+        ...
+
+    def read(self, layer: int, block: int) -> tuple[F32, F32]:
+        """Keys and values of a block, each [P, K, D] float32 (tests, debugging)."""
+        ...
+
+    def fill(self, block: int, value: float) -> None:
+        """Set a whole block (zeroing; NaN in tests)."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class ForwardContext:
+    """The inputs of one step. Arrays are int32 and C-contiguous; they are only read."""
+
+    token_ids: I32
+    """[T]"""
+    positions: I32
+    """[T] absolute positions."""
+    row_of: I32
+    """[T] the row of each token."""
+    query_start: I32
+    """[R+1] first token of each row."""
+    key_len: I32
+    """[R] keys after this step's writes, i.e. last position of the row + 1."""
+    tables: I32
+    """[R, M] block ids."""
+    logit_rows: I32
+    """[S] indices into T whose logits are wanted, ascending."""
+    kv: KVPool
+    rope_len: int = 0
+    """Largest position + 1 of the step (dynamic RoPE kinds choose their table by a sequence's own limit, see `rope`)."""
+
+
+class Ops(Protocol):
+    """The operations of a forward pass. Every result is a new value unless said otherwise."""
+
+    def embed(self, ctx: ForwardContext, table: Handle, scale: float) -> Value:
+        """[T, E]: rows of the (dequantized) table at `ctx.token_ids`, times scale."""
+        ...
+
+    def rms_norm(self, x: Value, weight: Handle, eps: float) -> Value:
+        """x / sqrt(mean(x^2) + eps) * weight, per row; float32 sums. (A `1 + w` form is folded into weight at load.)"""
+        ...
+
+    def linear(self, x: Value, weight: Handle, bias: Handle | None = None) -> Value:
+        """[rows, N] = x W^T + bias for a handle of `Backend.matrix`. Quantized weights may quantize x per row and group."""
+        ...
+
+    def split(self, x: Value, sizes: Sequence[int]) -> list[Value]:
+        """Column ranges of x, as views."""
+        ...
+
+    def head_norm(self, x: Value, weight: Handle, eps: float, head_size: int) -> Value:
+        """`rms_norm` of each head of `head_size` columns; weight [head_size]."""
+        ...
+
+    def rope(self, ctx: ForwardContext, x: Value, table: Handle, head_size: int) -> Value:
+        """Rotate the first 2 * half dims of each head, pairs (i, i + half), by the table's angles at `ctx.positions`."""
+        ...
+
+    def attention(
+        self, ctx: ForwardContext, q: Value, k: Value, v: Value, layer: int, params: AttentionParams
+    ) -> Value:
+        """[T, H * D]: write k and v [T, K * D] into the KV of `layer`, then causal attention of q over each sequence's blocks."""
+        ...
+
+    def glu(self, gate: Value, up: Value, kind: str) -> Value:
+        """act(gate) * up; kind `silu` or `gelu_tanh`."""
+        ...
+
+    def add(self, x: Value, y: Value) -> Value:
+        """x + y."""
+        ...
+
+    def select(self, ctx: ForwardContext, x: Value) -> Value:
+        """[S, E]: the rows `ctx.logit_rows` of x."""
+        ...
+
+    def softcap(self, x: Value, cap: float) -> Value:
+        """cap * tanh(x / cap)."""
+        ...
+
+
+Forward = Callable[[Ops, ForwardContext], Value]
+"""A model's forward pass: [S, V] logits from a context."""
+
+
+class Program(Protocol):
+    """A forward pass made ready: run eagerly, or recorded once and replayed."""
+
+    def run(self, ctx: ForwardContext) -> F32:
+        """Logits [S, V] float32; valid until the next run. Writes this step's keys and values into `ctx.kv`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLimits:
+    """The largest step a program must run; buffers are planned for it."""
+
+    max_tokens: int
+    max_rows: int
+    max_logits: int
+    table_width: int
+    """Most blocks of one sequence."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SampleBatch:
+    """S rows of logits and how to draw from each. The order of operations is written in `compute/sampling/__init__.py`.
+
+    CSR arrays: entries of row s are [start[s], start[s+1]).
+    """
+
+    positions: I32
+    """[S] absolute position of the token to draw."""
+    seeds: NDArray[np.uint64]
+    """[S]"""
+    temperature: F32
+    top_k: I32
+    """[S], 0 = off"""
+    top_p: F32
+    min_p: F32
+    penalties: F32
+    """[S, 3] repetition, presence, frequency"""
+    num_logprobs: I32
+    """[S], -1 = none"""
+    seen: "SeenTokens | None" = None
+    bias: "TokenBias | None" = None
+    allowed: "AllowedMask | None" = None
+
+
+@dataclass(slots=True, kw_only=True)
+class SeenTokens:
+    """Tokens of prompt and output for penalties: distinct ids with their count in the output (0: prompt only)."""
+
+    start: I32
+    ids: I32
+    counts: I32
+
+
+@dataclass(slots=True, kw_only=True)
+class TokenBias:
+    """Values added to logits; -inf bans."""
+
+    start: I32
+    ids: I32
+    values: F32
+
+
+@dataclass(slots=True, kw_only=True)
+class AllowedMask:
+    """Bit masks over the vocabulary, bit id%32 of word id//32. `row` [S] is the mask of each row or -1."""
+
+    row: I32
+    masks: NDArray[np.uint32]
+    """[masks, ceil(V / 32)]"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Sampled:
+    """Drawn tokens [S] int32, raw log-probabilities [S], ranks [S] (1 = best), errors [S] (0 = fine), and, where
+    asked for, the k most likely ids and raw log-probabilities, [S, max k] (unused entries: id -1)."""
+
+    tokens: I32
+    logprobs: F32
+    ranks: I32
+    errors: I32
+    top_ids: I32 = field(default_factory=lambda: np.empty((0, 0), np.int32))
+    top_logprobs: F32 = field(default_factory=lambda: np.empty((0, 0), np.float32))
+
+
+class Backend(Protocol):
+    """One device kind's implementation of everything numeric."""
+
+    name: str
+
+    def matrix(self, parts: Sequence[Weight]) -> Handle:
+        """Take weights over in the backend's own form; several parts are stacked along N (QKV, gate and up), each
+        keeping its own scheme.
+
+        Raises:
+            CheckpointError: a scheme the backend (and the reference) lacks, named.
+        """
+        ...
+
+    def vector(self, values: F32) -> Handle:
+        """Take a float32 vector over (norm weights, biases)."""
+        ...
+
+    def rope_table(self, cosines: F32, sines: F32) -> Handle:
+        """Take angle tables [positions, half] over."""
+        ...
+
+    def kv_pool(self, geometry: KVGeometry, num_blocks: int) -> KVPool:
+        """Allocate zeroed KV memory."""
+        ...
+
+    def compile(self, forward: Forward, limits: StepLimits, kv: KVPool) -> Program:
+        """Make a forward pass ready for steps of up to `limits`."""
+        ...
+
+    def sample(self, logits: F32, batch: SampleBatch) -> Sampled:
+        """Draw one token per row; `logits` [S, V] may be overwritten."""
+        ...
+
+    def logprobs(self, logits: F32, tokens: I32, k: int) -> Sampled:
+        """Raw log-probability and rank of `tokens` [S] and the k most likely tokens, without drawing."""
+        ...
+
+    def close(self) -> None:
+        """Stop threads and free memory."""
+        ...

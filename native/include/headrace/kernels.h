@@ -1,0 +1,162 @@
+// The seam between the step program and the kernels: plain argument structs and one table of functions per instruction set.
+//
+// Contracts that every function of the table keeps:
+//  - No allocation, no exceptions, no global state; arguments are checked by the caller (bind/).
+//  - The order of every reduction depends on the shapes and on a row's own position only: never on how many rows are
+//    computed together, on the neighbours, or on the share [begin, end) a thread was given.
+//  - Vectors are handled in logical groups of eight floats with fused multiply-add on every instruction set, so all sets
+//    give the same bits.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace headrace {
+
+// How a weight matrix lies in memory. All but the float layouts are panels of 16 output rows x 32 columns ("step").
+enum class Layout : int32_t {
+    F32 = 0,    // panel [K][16] float
+    F16 = 1,    // panel [K][16] half
+    BF16 = 2,   // panel [K][16] bfloat16
+    Q8 = 3,     // 8 bits, groups of 32, f16 scale                               (Q8_0)
+    Q4 = 4,     // 4 bits centred at 8, groups of 32, f16 scale                  (Q4_0)
+    Q4M = 5,    // 4 bits, groups of 32, f16 scale and f16 minimum               (Q4_1)
+    Q5 = 6,     // 5 bits centred at 16, groups of 32, f16 scale                 (Q5_0)
+    Q5M = 7,    // 5 bits, groups of 32, f16 scale and f16 minimum               (Q5_1)
+    Q6K = 8,    // 6 bits centred at 32, groups of 16, int8 sub-scale, f16 super-scale per 256   (Q6_K)
+    Q4K = 9,    // 4 bits, groups of 32, u8 sub-scale and sub-minimum, f16 pair per 256          (Q4_K)
+    Q5K = 10,   // 5 bits, groups of 32, u8 sub-scale and sub-minimum, f16 pair per 256          (Q5_K)
+    Q3K = 11,   // 3 bits centred at 4, groups of 16, int8 sub-scale, f16 super-scale per 256    (Q3_K)
+    Q2K = 12,   // 2 bits, groups of 16, u8 sub-scale and sub-minimum, f16 pair per 256          (Q2_K)
+};
+
+// A packed weight matrix W [n, k]. Panels are contiguous; n is padded to a multiple of 16 with zero rows.
+struct Matrix {
+    Layout layout;
+    int32_t n, k;               // true sizes
+    const uint8_t *data;        // 64-byte aligned
+    size_t panel_bytes;         // distance between panels
+};
+
+// Rows of activations quantized to int8, symmetric, groups of 32 (the quantizer never makes -128).
+struct QuantRows {
+    int32_t rows, k;            // k is a multiple of 32
+    int8_t *q;                  // [rows][k]
+    float *scale;               // [rows][k/32]
+    float *scaled_sum;          // [rows][k/32]  scale * sum(q)
+    float *scaled_sum16;        // [rows][k/16]  scale * sum(q) of each half group
+    int32_t *start;             // [rows][k/32]  -8 * lane sums as two int16: start value of 16-bit sums of centred weights
+    int32_t *start16;           // [rows][k/16]  the same per 16 values
+};
+
+// y[m][0..n) for rows [row_begin, row_end) and panels [panel_begin, panel_end): (accumulate ? y : 0) + x W^T + bias.
+struct MatmulArgs {
+    const Matrix *w;
+    const float *x; size_t ldx;         // float rows, used by float layouts; ldx in floats
+    const QuantRows *qx;                // quantized rows, used by the others
+    const float *bias;                  // [n] or null
+    float *y; size_t ldy;               // ldy >= n; columns past n are not written
+    int32_t row_begin, row_end, panel_begin, panel_end;
+    int32_t accumulate;
+};
+
+// One step's rows, for attention: row r has queries [query_start[r], query_start[r+1]) and key_len[r] keys in its table.
+struct Batch {
+    int32_t num_rows, num_tokens;
+    const int32_t *token_ids;           // [T]
+    const int32_t *positions;           // [T] absolute positions
+    const int32_t *row_of;              // [T] row of each token
+    const int32_t *query_start;         // [R+1]
+    const int32_t *key_len;             // [R], keys visible to the row's last query (this step's included)
+    const int32_t *tables; int32_t table_width;   // [R][table_width] block ids
+};
+
+enum class KVType : int32_t { F16 = 0, F32 = 1 };
+
+// KV memory of one layer. A block of `block_size` tokens holds, per KV head, units of 16 tokens:
+// K dim-major [head_size][16], then V token-major [16][head_size]. A block smaller than 16 (or not a multiple) holds one
+// unit of its own size P: K [head_size][P], V [P][head_size]. Address of (block, head, unit) =
+// data + ((block * kv_heads + head) * units + unit) * unit_bytes.
+struct KVLayer {
+    KVType type;
+    int32_t block_size, kv_heads, head_size;
+    uint8_t *data;
+};
+
+struct AttentionArgs {
+    const Batch *batch;
+    const KVLayer *kv;
+    const float *q; size_t ldq;         // [T] rows of heads * head_size floats
+    float *out; size_t ldo;             // [T] rows of heads * head_size floats
+    int32_t heads;
+    float scale, softcap;               // softcap 0 = none: s = softcap * tanh(s / softcap)
+    int32_t window;                     // 0 = full; else a query at p sees keys in (p - window, p]
+    float *scratch;                     // attention_scratch_floats(...) floats, shared by all threads
+};
+
+struct SampleArgs {                     // one row of logits -> one token; see compute/sampling for the meaning
+    float *logits; int32_t vocab;       // processed in place
+    float temperature; int32_t top_k; float top_p, min_p;
+    float repetition, presence, frequency;
+    const int32_t *seen_ids; const int32_t *seen_counts; int32_t num_seen;   // count = times in the output (0: prompt only)
+    const int32_t *bias_ids; const float *bias_values; int32_t num_bias;     // added; -inf bans
+    const uint32_t *allowed;            // bit mask of vocab bits or null
+    uint64_t seed; int32_t position;    // noise = f(seed, position, token id)
+    int32_t num_logprobs;               // -1: none; k >= 0: the token's own log-probability and the k best
+    float *scratch;                     // vocab floats + 64 KiB, per thread
+    int32_t token; float logprob; int32_t rank; int32_t error;               // out; error 1 = NaN or no token left
+    int32_t *top_ids; float *top_logprobs;                                   // out [k]
+};
+
+// Functions whose work is shared take (thread, threads) and choose their own static share of it.
+struct Kernels {
+    const char *name;                   // "portable", "avx2", "avx512", "neon"
+    void (*quantize_rows)(const float *x, size_t ldx, const QuantRows *out, int32_t row_begin, int32_t row_end);
+    void (*matmul)(const MatmulArgs *args);
+    void (*embed)(const Matrix *table, const int32_t *ids, int32_t begin, int32_t end, float scale, float *y, size_t ldy);
+    void (*rms_norm)(const float *x, size_t ldx, const float *weight, float eps, int32_t width,
+                     int32_t row_begin, int32_t row_end, float *y, size_t ldy);
+    // heads of `head_size` at x + h * head_size in each row: norm each head (weight [head_size])
+    void (*head_norm)(float *x, size_t ldx, const float *weight, float eps, int32_t heads, int32_t head_size,
+                      int32_t row_begin, int32_t row_end);
+    // rotate the first 2 * half dims of each head, halves apart (dim i with i + half): angles from tables [P][half]
+    void (*rope)(float *x, size_t ldx, const float *cosines, const float *sines, const int32_t *positions,
+                 int32_t heads, int32_t head_size, int32_t half, int32_t row_begin, int32_t row_end);
+    void (*kv_write)(const Batch *batch, const KVLayer *kv, const float *k, size_t ldk, const float *v, size_t ldv,
+                     int32_t thread, int32_t threads);
+    // two phases with a barrier between them: partial softmaxes of fixed splits, then their merge in order
+    void (*attention_partial)(const AttentionArgs *args, int32_t thread, int32_t threads);
+    void (*attention_merge)(const AttentionArgs *args, int32_t thread, int32_t threads);
+    // y = act(gate) * up; kind 0 silu, 1 gelu (tanh form); columns [col_begin, col_end)
+    void (*glu)(const float *gate, const float *up, size_t ldx, float *y, size_t ldy, int32_t kind,
+                int32_t row_begin, int32_t row_end, int32_t col_begin, int32_t col_end);
+    void (*add)(const float *a, size_t lda, const float *b, size_t ldb, float *y, size_t ldy, int32_t width,
+                int32_t row_begin, int32_t row_end);
+    void (*softcap)(float *x, size_t ldx, float cap, int32_t width, int32_t row_begin, int32_t row_end);
+    void (*sample)(SampleArgs *args);
+    // log-softmax value of `token`, its rank (1 = best), and the k best; used for prompt log-probabilities
+    void (*logprobs)(const float *logits, int32_t vocab, int32_t token, int32_t k, float *logprob, int32_t *rank,
+                     int32_t *top_ids, float *top_logprobs);
+};
+
+// Number of floats `AttentionArgs::scratch` needs for any batch of at most these sizes.
+size_t attention_scratch_floats(int32_t max_tokens, int32_t max_rows, int32_t heads, int32_t head_size, int32_t max_key_len);
+
+// ---- packing (portable, at load; src/pack/*.cc) ----
+size_t panel_bytes(Layout layout, int32_t k);
+// Source types are numbered as in GGUF (0 F32, 1 F16, 2 Q4_0, 3 Q4_1, 6 Q5_0, 7 Q5_1, 8 Q8_0, 10 Q2_K .. 14 Q6_K, 30 BF16).
+// Returns false for a type that has no layout.
+bool layout_of_source(int32_t source_type, Layout *layout);
+// Pack rows [row_begin, row_end) of a source matrix [n, k] (row-major, `row_bytes` apart); row i of the packed matrix is
+// source row order[i] (order may be null). Rows must come in whole panels of 16, the last may be short. Lossless.
+bool pack_rows(int32_t source_type, const uint8_t *source, size_t row_bytes, const int32_t *order, int32_t n, int32_t k,
+               int32_t row_begin, int32_t row_end, uint8_t *dst);
+
+// ---- dispatch (src/dispatch.cc) ----
+const Kernels *portable_kernels();
+const Kernels *avx2_kernels();          // null when not built in
+const Kernels *avx512_kernels();
+const Kernels *neon_kernels();
+const Kernels *best_kernels();          // by cpuid; never null
+const Kernels *find_kernels(const char *name);   // null when absent or not runnable here
+
+}  // namespace headrace
