@@ -27,11 +27,16 @@ class ModelConfig:
 
     model: str = setting("smollm2:135m", "catalogue name, .gguf file, checkpoint directory or hub id")
     tokenizer: str | None = setting(None, "tokenizer.json to use instead of the model's own")
-    max_model_len: int | None = setting(None, "most tokens of a request, prompt and output; auto: the model's own limit")
+    max_model_len: int | None = setting(
+        None, "most tokens of a request, prompt and output; auto: the model's own limit"
+    )
     seed: int = setting(0, "seed from which the seeds of requests without one are derived")
-    load_format: str = setting("auto", "container of the weights", choices=("auto", "gguf", "safetensors", "dummy"))
+    load_format: str = setting(
+        "auto", "container of the weights", choices=("auto", "gguf", "safetensors", "dummy")
+    )
     generation_config: str = setting(
-        "auto", "whose sampling defaults apply: the model's file (auto) or Headrace's (headrace)",
+        "auto",
+        "whose sampling defaults apply: the model's file (auto) or Headrace's (headrace)",
         choices=("auto", "headrace"),
     )
 
@@ -41,14 +46,19 @@ class DeviceConfig:
     """What computes."""
 
     backend: str = setting(
-        "auto", "native (C++ kernels) or reference (numpy, slow); auto takes native when it is built",
+        "auto",
+        "native (C++ kernels) or reference (numpy, slow); auto takes native when it is built",
         choices=("auto", "native", "reference"),
     )
     isa: str = setting(
-        "auto", "instruction set of the native kernels", choices=("auto", "portable", "avx2", "avx512", "neon")
+        "auto",
+        "instruction set of the native kernels",
+        choices=("auto", "portable", "avx2", "avx512", "neon"),
     )
     threads: int | None = setting(None, "compute threads; auto: cores this process may use")
-    graphs: bool = setting(True, "record the step once and replay it fused; off runs every operation on its own")
+    graphs: bool = setting(
+        True, "record the step once and replay it fused; off runs every operation on its own"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +66,18 @@ class KVConfig:
     """The KV pool."""
 
     block_size: int = setting(16, "tokens of a KV block")
-    dtype: str = setting("f16", "number format of keys and values", flag="kv-cache-dtype", choices=("f16", "f32"))
+    dtype: str = setting(
+        "f16", "number format of keys and values", flag="kv-cache-dtype", choices=("f16", "f32")
+    )
     pool_bytes: int | None = setting(
-        None, "memory of the KV pool in bytes; auto: what the memory limit leaves, at most max_num_seqs full contexts",
+        None,
+        "memory of the KV pool in bytes; auto: what the memory limit leaves, at most max_num_seqs full contexts",
         flag="kv-cache-memory-bytes",
     )
     num_blocks: int | None = setting(None, "blocks of the pool, instead of bytes", flag="num-kv-blocks")
-    prefix_cache: bool = setting(True, "reuse computed blocks of equal prefixes", flag="enable-prefix-caching")
+    prefix_cache: bool = setting(
+        True, "reuse computed blocks of equal prefixes", flag="enable-prefix-caching"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +85,8 @@ class ScheduleConfig:
     """Who runs in which step."""
 
     policy: str = setting(
-        "continuous", "batching policy; static and dynamic are baselines to compare with",
+        "continuous",
+        "batching policy; static and dynamic are baselines to compare with",
         choices=("continuous", "static", "dynamic"),
     )
     max_num_seqs: int | None = setting(None, "most sequences that run together; auto: 64")
@@ -135,7 +151,9 @@ def all_settings() -> tuple[SettingInfo, ...]:
                 section=section.name,
                 name=f.name,
                 flag=f.metadata["flag"] or f.name.replace("_", "-"),
-                type_name=str(f.type) if isinstance(f.type, str) else getattr(f.type, "__name__", str(f.type)),
+                type_name=str(f.type)
+                if isinstance(f.type, str)
+                else getattr(f.type, "__name__", str(f.type)),
                 default=getattr(tree, f.name),
                 help=f.metadata["help"],
                 choices=f.metadata["choices"],

@@ -77,13 +77,16 @@ class SamplingParams:
         """Check every range."""
         _in("temperature", self.temperature, 0.0, 100.0)
         if self.top_k < -1:
-            raise RequestError(f"top_k must be -1 (off), 0 (off) or positive, got {self.top_k}", param="top_k")
+            raise RequestError(
+                f"top_k must be -1 (off), 0 (off) or positive, got {self.top_k}", param="top_k"
+            )
         if not 0.0 < self.top_p <= 1.0:
             raise RequestError(f"top_p must be in (0, 1], got {self.top_p}", param="top_p")
         _in("min_p", self.min_p, 0.0, 1.0)
         if not 0.0 < self.repetition_penalty <= 10.0:
             raise RequestError(
-                f"repetition_penalty must be in (0, 10], got {self.repetition_penalty}", param="repetition_penalty"
+                f"repetition_penalty must be in (0, 10], got {self.repetition_penalty}",
+                param="repetition_penalty",
             )
         _in("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _in("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
@@ -92,13 +95,19 @@ class SamplingParams:
 
     def _check_lists(self) -> None:
         if len(self.logit_bias) > MAX_ID_LIST:
-            raise RequestError(f"logit_bias has {len(self.logit_bias)} entries, limit {MAX_ID_LIST}", param="logit_bias")
+            raise RequestError(
+                f"logit_bias has {len(self.logit_bias)} entries, limit {MAX_ID_LIST}", param="logit_bias"
+            )
         for token_id, value in self.logit_bias:
             if token_id < 0:
-                raise RequestError(f"logit_bias token id must not be negative, got {token_id}", param="logit_bias")
+                raise RequestError(
+                    f"logit_bias token id must not be negative, got {token_id}", param="logit_bias"
+                )
             _in("logit_bias", value, -100.0, 100.0)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
-            raise RequestError("allowed_token_ids must not be empty; leave it out to allow all", param="allowed_token_ids")
+            raise RequestError(
+                "allowed_token_ids must not be empty; leave it out to allow all", param="allowed_token_ids"
+            )
         if len(self.stop) > MAX_STOP_STRINGS:
             raise RequestError(f"stop has {len(self.stop)} strings, limit {MAX_STOP_STRINGS}", param="stop")
         for text in self.stop:
@@ -108,7 +117,9 @@ class SamplingParams:
                 )
         for name in ("stop_token_ids", "bad_words", "bad_words_ids"):
             if len(getattr(self, name)) > MAX_ID_LIST:
-                raise RequestError(f"{name} has {len(getattr(self, name))} entries, limit {MAX_ID_LIST}", param=name)
+                raise RequestError(
+                    f"{name} has {len(getattr(self, name))} entries, limit {MAX_ID_LIST}", param=name
+                )
 
     def _check_counts(self) -> None:
         if self.seed is not None and not 0 <= self.seed < 2**63:
@@ -119,7 +130,8 @@ class SamplingParams:
             raise RequestError(f"max_tokens must be at least 1, got {self.max_tokens}", param="max_tokens")
         if self.min_tokens < 0 or (self.max_tokens is not None and self.min_tokens > self.max_tokens):
             raise RequestError(
-                f"min_tokens must be in [0, max_tokens={self.max_tokens}], got {self.min_tokens}", param="min_tokens"
+                f"min_tokens must be in [0, max_tokens={self.max_tokens}], got {self.min_tokens}",
+                param="min_tokens",
             )
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
@@ -150,6 +162,8 @@ class Request:
     adapter: AdapterId | None = None
     salt: str = ""
     """Requests with different salts never share cached blocks."""
+    kv_domain: str = ""
+    """What else the KV depends on besides the tokens (the length class of dynamic RoPE kinds); part of the block keys."""
     priority: int = 0
     """Lower runs first, as in vLLM."""
     arrival_s: float = 0.0

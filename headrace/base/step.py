@@ -69,7 +69,9 @@ class Row:
     def __post_init__(self) -> None:
         """Refuse rows that mean nothing."""
         if self.count < 1 or not 0 <= self.num_drafts < self.count or self.start < 0:
-            raise ValueError(f"impossible row: start {self.start}, count {self.count}, drafts {self.num_drafts}")
+            raise ValueError(
+                f"impossible row: start {self.start}, count {self.count}, drafts {self.num_drafts}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

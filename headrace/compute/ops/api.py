@@ -67,7 +67,14 @@ class KVGeometry:
     @property
     def block_bytes(self) -> int:
         """Bytes of one block over all layers, keys and values."""
-        return self.layers * 2 * self.kv_heads * self.head_size * self.block_size * (2 if self.dtype == "f16" else 4)
+        return (
+            self.layers
+            * 2
+            * self.kv_heads
+            * self.head_size
+            * self.block_size
+            * (2 if self.dtype == "f16" else 4)
+        )
 
 
 class KVPool(Protocol):
@@ -105,11 +112,11 @@ class ForwardContext:
     """[R] keys after this step's writes, i.e. last position of the row + 1."""
     tables: I32
     """[R, M] block ids."""
+    rope_rows: I32
+    """[T] row of the angle tables for each token; equal to `positions` unless the RoPE kind depends on the length."""
     logit_rows: I32
     """[S] indices into T whose logits are wanted, ascending."""
     kv: KVPool
-    rope_len: int = 0
-    """Largest position + 1 of the step (dynamic RoPE kinds choose their table by a sequence's own limit, see `rope`)."""
 
 
 class Ops(Protocol):
@@ -136,7 +143,7 @@ class Ops(Protocol):
         ...
 
     def rope(self, ctx: ForwardContext, x: Value, table: Handle, head_size: int) -> Value:
-        """Rotate the first 2 * half dims of each head, pairs (i, i + half), by the table's angles at `ctx.positions`."""
+        """Rotate the first 2 * half dims of each head, pairs (i, i + half), by the table's angles at `ctx.rope_rows`."""
         ...
 
     def attention(
@@ -269,7 +276,7 @@ class Backend(Protocol):
         ...
 
     def rope_table(self, cosines: F32, sines: F32) -> Handle:
-        """Take angle tables [positions, half] over."""
+        """Take angle tables [rows, half] over, without a copy: the caller may rewrite rows between steps."""
         ...
 
     def kv_pool(self, geometry: KVGeometry, num_blocks: int) -> KVPool:
