@@ -17,9 +17,9 @@ def catalogue_file(name: str) -> Path:
     path = cache_dir() / "models" / (name.replace(":", "-") + ".gguf")
     if path.exists():
         return path
-    from headrace.tools.catalogue import fetch
+    from headrace.compute.weights.catalogue import locate
 
-    return fetch(name)
+    return locate(name)
 
 
 @pytest.fixture(scope="session")

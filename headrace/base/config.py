@@ -1,7 +1,9 @@
-"""The settings tree: every setting once, with unit, default and help; flags, files and docs are generated from it.
+"""The settings tree: every setting once; flags, files and docs are generated from it.
 
-A value of None means `auto`: `engine/resolve` turns it into a concrete value with a reason. Names of flags are vLLM's
-where the meaning is the same. `HEADRACE_SECTION_FIELD` in the environment and `section: {field: …}` in a YAML file name
+A value of None means `auto`: `engine/resolve` turns it into a concrete value with a reason. Names of flags
+are vLLM's
+where the meaning is the same. `HEADRACE_SECTION_FIELD` in the environment and `section: {field: …}` in a YAML
+file name
 the same settings.
 """
 
@@ -71,7 +73,7 @@ class KVConfig:
     )
     pool_bytes: int | None = setting(
         None,
-        "memory of the KV pool in bytes; auto: what the memory limit leaves, at most max_num_seqs full contexts",
+        "memory of the KV pool, bytes; auto: what the memory limit leaves, at most max_num_seqs full contexts",
         flag="kv-cache-memory-bytes",
     )
     num_blocks: int | None = setting(None, "blocks of the pool, instead of bytes", flag="num-kv-blocks")

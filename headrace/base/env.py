@@ -13,7 +13,10 @@ def settings_from_env() -> Mapping[str, str]:
 
 
 def cache_dir() -> Path:
-    """Folder for models and packed weights: `HEADRACE_CACHE_DIR`, else `XDG_CACHE_HOME/headrace`, else `~/.cache/headrace`."""
+    """Folder for models and packed weights.
+
+    `HEADRACE_CACHE_DIR`, else `XDG_CACHE_HOME/headrace`, else `~/.cache/headrace`.
+    """
     own = os.environ.get("HEADRACE_CACHE_DIR")
     if own:
         return Path(own)

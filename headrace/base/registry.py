@@ -1,6 +1,7 @@
 """The file is the registration: plugins are the modules of a folder.
 
-A module `families/qwen3.py` registers the plugin `qwen3`; the object is the module attribute named by the registry.
+A module `families/qwen3.py` registers the plugin `qwen3`; the object is the module attribute named by the
+registry.
 Listing reads file names only; a module is imported when its plugin is asked for.
 """
 

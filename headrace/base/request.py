@@ -148,7 +148,8 @@ def _in(name: str, value: float, low: float, high: float) -> None:
 class Request:
     """One sequence for the engine: one choice of one API request, in token ids.
 
-    `sampling.seed` is set, `sampling.max_tokens` is set (capped by the context limit) and `sampling.n` is 1: intake
+    `sampling.seed` is set, `sampling.max_tokens` is set (capped by the context limit) and `sampling.n` is 1:
+    intake
     resolves them and fans the choices out.
     """
 
@@ -156,14 +157,20 @@ class Request:
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     end_ids: frozenset[int] = frozenset()
-    """Ids that end the sequence (end tokens unless ignore_eos, and stop_token_ids). min_tokens bans them before."""
+    """Ids that end the sequence (end tokens unless ignore_eos, and stop_token_ids).
+
+    min_tokens bans them before.
+    """
     leader: RequestId | None = None
     """The first choice of the same API request; its computed prompt blocks are shared (copy-on-write)."""
     adapter: AdapterId | None = None
     salt: str = ""
     """Requests with different salts never share cached blocks."""
     kv_domain: str = ""
-    """What else the KV depends on besides the tokens (the length class of dynamic RoPE kinds); part of the block keys."""
+    """What else the KV depends on besides the tokens (the length class of dynamic RoPE kinds).
+
+    Part of the block keys.
+    """
     priority: int = 0
     """Lower runs first, as in vLLM."""
     arrival_s: float = 0.0

@@ -8,7 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeSpec:
-    """Rotary embedding. `kind` is none, default, linear, dynamic, yarn, llama3 or longrope; `params` holds its numbers."""
+    """Rotary embedding.
+
+    `kind` is none, default, linear, dynamic, yarn, llama3 or longrope; `params` holds its numbers.
+    """
 
     kind: str = "default"
     base: float = 10000.0
@@ -66,7 +69,8 @@ class ModelSpec:
 class TokenizerSource:
     """Where a model's tokenizer, chat template and special tokens are read from.
 
-    `gguf` holds the `tokenizer.*` metadata of a GGUF file (arrays as lists), else `directory` holds tokenizer.json,
+    `gguf` holds the `tokenizer.*` metadata of a GGUF file (arrays as lists), else `directory` holds
+    tokenizer.json,
     tokenizer_config.json, special_tokens_map.json, generation_config.json, chat_template.jinja, config.json.
     """
 
@@ -76,7 +80,10 @@ class TokenizerSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationDefaults:
-    """Sampling defaults and end tokens that a checkpoint carries (generation_config.json); None: not given."""
+    """Sampling defaults and end tokens that a checkpoint carries (generation_config.json).
+
+    None: not given.
+    """
 
     temperature: float | None = None
     top_k: int | None = None

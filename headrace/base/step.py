@@ -30,7 +30,8 @@ class BlockMove:
 class SlotBegin:
     """A sequence enters a slot: its whole state so far.
 
-    `token_ids` are prompt and output so far (a preempted sequence comes back with its output). `num_prompt` of them
+    `token_ids` are prompt and output so far (a preempted sequence comes back with its output). `num_prompt`
+    of them
     are the prompt.
     """
 
@@ -51,7 +52,10 @@ class Wants(IntFlag):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Compute tokens [start, start + count) of the sequence in `slot`; the last `num_drafts` of them are drafts."""
+    """Compute tokens [start, start + count) of the sequence in `slot`.
+
+    The last `num_drafts` of them are drafts.
+    """
 
     slot: SlotId
     lease: int
@@ -95,7 +99,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprobs:
-    """Raw log-probability (natural log) of a token, its rank (1 = most likely) and the k most likely tokens."""
+    """Raw log-probability (natural log) of a token, its rank (1 = most likely), the k most likely tokens."""
 
     token_id: int
     logprob: float
@@ -108,7 +112,8 @@ class TokenLogprobs:
 class RowResult:
     """What a row produced.
 
-    `tokens` are the accepted drafts followed by the token drawn after them (empty when the row does not sample);
+    `tokens` are the accepted drafts followed by the token drawn after them (empty when the row does not
+    sample);
     `prompt_logprobs` are those of prompt tokens start+1 .. start+count, as far as they lie in the prompt.
     """
 

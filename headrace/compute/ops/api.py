@@ -1,9 +1,10 @@
-"""What a backend offers: `Ops` (the operations of one forward pass), `Program` (a forward pass made ready) and `Backend`.
+"""What a backend offers: `Ops` (one forward pass), `Program` (a forward pass made ready), `Backend`.
 
 Shapes: T tokens of the step, R rows, S rows whose logits are wanted, E width, N output columns, V vocabulary,
 H query heads, K KV heads, D head size, F MLP width, P positions per block, M table width.
 
-Exactness: a result row depends on its own input row, its position and its sequence's KV only: never on the number of
+Exactness: a result row depends on its own input row, its position and its sequence's KV only: never on the
+number of
 rows, on neighbours or on thread counts.
 """
 
@@ -27,8 +28,10 @@ I32 = NDArray[np.int32]
 class Weight:
     """A weight matrix [n, k] as the checkpoint stores it.
 
-    `type_name` is a scheme's name (`f32`, `f16`, `bf16`, `q8_0`, `q4_k` …, lower case GGUF names); `data` holds the rows
-    as raw bytes [n, row_bytes] uint8, C-contiguous and possibly a read-only memory map. `order`, when given, says which
+    `type_name` is a scheme's name (`f32`, `f16`, `bf16`, `q8_0`, `q4_k` …, lower case GGUF names); `data`
+    holds the rows
+    as raw bytes [n, row_bytes] uint8, C-contiguous and possibly a read-only memory map. `order`, when given,
+    says which
     stored row each output row is (used to undo the row permutation of llama GGUF files).
     """
 
@@ -42,7 +45,10 @@ class Weight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionParams:
-    """One layer's attention: `scale` on the scores; `softcap` None or s = cap * tanh(s / cap); `window` None = full."""
+    """One layer's attention.
+
+    `scale` on the scores; `softcap` None or s = cap * tanh(s / cap); `window` None = full.
+    """
 
     heads: int
     kv_heads: int
@@ -113,7 +119,10 @@ class ForwardContext:
     tables: I32
     """[R, M] block ids."""
     rope_rows: I32
-    """[T] row of the angle tables for each token; equal to `positions` unless the RoPE kind depends on the length."""
+    """[T] row of the angle tables for each token.
+
+    Equal to `positions` unless the RoPE kind depends on the length.
+    """
     logit_rows: I32
     """[S] indices into T whose logits are wanted, ascending."""
     kv: KVPool
@@ -127,11 +136,17 @@ class Ops(Protocol):
         ...
 
     def rms_norm(self, x: Value, weight: Handle, eps: float) -> Value:
-        """x / sqrt(mean(x^2) + eps) * weight, per row; float32 sums. (A `1 + w` form is folded into weight at load.)"""
+        """x / sqrt(mean(x^2) + eps) * weight, per row.
+
+        Float32 sums. (A `1 + w` form is folded into weight at load.)
+        """
         ...
 
     def linear(self, x: Value, weight: Handle, bias: Handle | None = None) -> Value:
-        """[rows, N] = x W^T + bias for a handle of `Backend.matrix`. Quantized weights may quantize x per row and group."""
+        """[rows, N] = x W^T + bias for a handle of `Backend.matrix`.
+
+        Quantized weights may quantize x per row and group.
+        """
         ...
 
     def split(self, x: Value, sizes: Sequence[int]) -> list[Value]:
@@ -143,13 +158,17 @@ class Ops(Protocol):
         ...
 
     def rope(self, ctx: ForwardContext, x: Value, table: Handle, head_size: int) -> Value:
-        """Rotate the first 2 * half dims of each head, pairs (i, i + half), by the table's angles at `ctx.rope_rows`."""
+        """Rotate the first 2 * half dims of each head, pairs (i, i + half), by the angles at `ctx.rope_rows`."""
         ...
 
     def attention(
         self, ctx: ForwardContext, q: Value, k: Value, v: Value, layer: int, params: AttentionParams
     ) -> Value:
-        """[T, H * D]: write k and v [T, K * D] into the KV of `layer`, then causal attention of q over each sequence's blocks."""
+        """[T, H * D].
+
+        Write k and v [T, K * D] into the KV of `layer`, then causal attention of q over each sequence's
+        blocks.
+        """
         ...
 
     def glu(self, gate: Value, up: Value, kind: str) -> Value:
@@ -177,7 +196,10 @@ class Program(Protocol):
     """A forward pass made ready: run eagerly, or recorded once and replayed."""
 
     def run(self, ctx: ForwardContext) -> F32:
-        """Logits [S, V] float32; valid until the next run. Writes this step's keys and values into `ctx.kv`."""
+        """Logits [S, V] float32.
+
+        Valid until the next run. Writes this step's keys and values into `ctx.kv`.
+        """
         ...
 
 
@@ -194,7 +216,9 @@ class StepLimits:
 
 @dataclass(slots=True, kw_only=True)
 class SampleBatch:
-    """S rows of logits and how to draw from each. The order of operations is written in `compute/sampling/__init__.py`.
+    """S rows of logits and how to draw from each.
+
+    The order of operations is written in `compute/sampling/__init__.py`.
 
     CSR arrays: entries of row s are [start[s], start[s+1]).
     """
@@ -219,7 +243,10 @@ class SampleBatch:
 
 @dataclass(slots=True, kw_only=True)
 class SeenTokens:
-    """Tokens of prompt and output for penalties: distinct ids with their count in the output (0: prompt only)."""
+    """Tokens of prompt and output for penalties.
+
+    Distinct ids with their count in the output (0: prompt only).
+    """
 
     start: I32
     ids: I32
@@ -246,8 +273,10 @@ class AllowedMask:
 
 @dataclass(slots=True, kw_only=True)
 class Sampled:
-    """Drawn tokens [S] int32, raw log-probabilities [S], ranks [S] (1 = best), errors [S] (0 = fine), and, where
-    asked for, the k most likely ids and raw log-probabilities, [S, max k] (unused entries: id -1)."""
+    """Drawn tokens [S], raw log-probabilities [S], ranks [S] (1 = best), errors [S] (0 = fine).
+
+    Where asked for, also the k most likely ids and raw log-probabilities, [S, max k] (unused entries: id -1).
+    """
 
     tokens: I32
     logprobs: F32
@@ -263,8 +292,9 @@ class Backend(Protocol):
     name: str
 
     def matrix(self, parts: Sequence[Weight]) -> Handle:
-        """Take weights over in the backend's own form; several parts are stacked along N (QKV, gate and up), each
-        keeping its own scheme.
+        """Take weights over in the backend's own form.
+
+        Several parts are stacked along N (QKV, gate and up), each keeping its own scheme.
 
         Raises:
             CheckpointError: a scheme the backend (and the reference) lacks, named.
