@@ -17,7 +17,7 @@ _HOME_BY_NAME = {
     "EngineConfig": "headrace.base.config",
 }
 
-__all__ = ["LLM", "AsyncLLM", "EngineConfig", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "EngineConfig", "SamplingParams", "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:

@@ -7,8 +7,9 @@ file name
 the same settings.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 
 def setting(default: Any, text: str, *, flag: str | None = None, choices: tuple[str, ...] = ()) -> Any:
@@ -73,7 +74,7 @@ class KVConfig:
     )
     pool_bytes: int | None = setting(
         None,
-        "memory of the KV pool, bytes; auto: what the memory limit leaves, at most max_num_seqs full contexts",
+        "bytes of the KV pool; auto: what the memory limit leaves, at most max_num_seqs full contexts",
         flag="kv-cache-memory-bytes",
     )
     num_blocks: int | None = setting(None, "blocks of the pool, instead of bytes", flag="num-kv-blocks")
@@ -147,7 +148,7 @@ def all_settings() -> tuple[SettingInfo, ...]:
     """Every setting of the tree, in order."""
     found: list[SettingInfo] = []
     for section in fields(EngineConfig):
-        tree = section.default_factory()  # type: ignore[misc]
+        tree = cast("Callable[[], Any]", section.default_factory)()
         found.extend(
             SettingInfo(
                 section=section.name,

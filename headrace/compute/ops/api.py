@@ -158,7 +158,7 @@ class Ops(Protocol):
         ...
 
     def rope(self, ctx: ForwardContext, x: Value, table: Handle, head_size: int) -> Value:
-        """Rotate the first 2 * half dims of each head, pairs (i, i + half), by the angles at `ctx.rope_rows`."""
+        """Rotate the first 2 * half dims of each head, pairs (i, i + half); angles at `ctx.rope_rows`."""
         ...
 
     def attention(

@@ -1,0 +1,75 @@
+# The front door. `make serve` and `make test` set everything up on a machine with Python 3.11+, a C++ compiler and make.
+PYTHON  ?= python3
+VENV    ?= .venv
+DEV     ?= .venv-dev
+MODEL   ?= smollm2:135m
+ARGS    ?=
+PIP_RUN  = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
+PIP_DEV  = $(DEV)/bin/python -m pip install --quiet --disable-pip-version-check
+SOURCES  = pyproject.toml CMakeLists.txt $(shell find native headrace -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name '*.txt')
+
+.PHONY: help serve generate install dev test check lint types imports unit native-test sanitize bench-smoke bench docs clean
+
+help:            ## this list
+	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+# ---- running: a small environment without torch ----
+$(VENV)/.ready: pyproject.toml $(SOURCES)
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(PIP_RUN) --force-reinstall --no-deps . && $(PIP_RUN) .
+	touch $@
+
+install: $(VENV)/.ready   ## environment with the engine and its kernels
+
+serve: install   ## OpenAI-compatible server (MODEL=smollm2:135m ARGS="--port 8000")
+	$(VENV)/bin/headrace serve $(MODEL) $(ARGS)
+
+generate: install   ## one answer (ARGS='"The capital of France is" --max-tokens 8')
+	$(VENV)/bin/headrace generate $(MODEL) $(ARGS)
+
+# ---- development: torch and transformers are oracles in tests ----
+$(DEV)/.ready: pyproject.toml
+	test -x $(DEV)/bin/python || $(PYTHON) -m venv $(DEV)
+	$(PIP_DEV) 'torch==2.13.0'
+	$(PIP_DEV) 'scikit-build-core>=0.11' 'nanobind>=2.4' 'cmake>=3.26' 'ninja>=1.11'
+	$(PIP_DEV) --no-build-isolation -e '.[dev]'
+	touch $@
+
+$(DEV)/.built: $(DEV)/.ready $(SOURCES)
+	$(PIP_DEV) --no-build-isolation --no-deps -e .
+	touch $@
+
+dev: $(DEV)/.built   ## development environment, kernels compiled
+
+test: check native-test   ## everything: check, then conformance, engine, golden, serve, native
+	$(DEV)/bin/python -m pytest tests/conformance tests/engine tests/golden tests/serve tests/planted
+
+check: lint types imports unit   ## lint, types, import floors, unit, property and architecture tests
+
+lint: dev
+	$(DEV)/bin/ruff check headrace tests benchmarks
+	$(DEV)/bin/ruff format --check headrace tests benchmarks
+
+types: dev
+	$(DEV)/bin/pyright --pythonpath $(DEV)/bin/python headrace
+
+imports: dev
+	$(DEV)/bin/lint-imports --no-cache
+
+unit: dev
+	$(DEV)/bin/python -m pytest tests/unit tests/property tests/arch
+
+native-test: dev   ## kernels of each instruction set against the scalar definition
+	$(DEV)/bin/cmake -S . -B build/native -DHEADRACE_NATIVE_TESTS=ON -DPython_EXECUTABLE=$(abspath $(DEV))/bin/python \
+	    -DCMAKE_BUILD_TYPE=Release > build/native.log 2>&1 || (cat build/native.log; exit 1)
+	$(DEV)/bin/cmake --build build/native --parallel 2
+	$(DEV)/bin/ctest --test-dir build/native --output-on-failure
+
+sanitize: dev    ## the native tests under the address and undefined-behaviour sanitizers
+	$(DEV)/bin/cmake -S . -B build/sanitize -DHEADRACE_NATIVE_TESTS=ON -DHEADRACE_SANITIZE=address,undefined \
+	    -DPython_EXECUTABLE=$(abspath $(DEV))/bin/python -DCMAKE_BUILD_TYPE=RelWithDebInfo
+	$(DEV)/bin/cmake --build build/sanitize --parallel 2
+	$(DEV)/bin/ctest --test-dir build/sanitize --output-on-failure
+
+clean:           ## remove what was built (not the model cache)
+	rm -rf build dist $(VENV) $(DEV)

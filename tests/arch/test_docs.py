@@ -1,0 +1,53 @@
+"""Docs that can be checked are checked: the tree, the settings, the links, the commands."""
+
+import re
+from pathlib import Path
+
+from headrace.base.config import all_settings
+
+ROOT = Path(__file__).parents[2]
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def tree_in_docs() -> set[str]:
+    block = re.search(r"```tree\n(.*?)```", (ROOT / "docs/architecture.md").read_text(), re.S)
+    assert block
+    return {line.split()[0].rstrip("/") for line in block[1].splitlines() if line.strip()}
+
+
+def tree_on_disk() -> set[str]:
+    return {p.parent.relative_to(ROOT).as_posix() for p in (ROOT / "headrace").rglob("__init__.py")}
+
+
+def test_the_tree_in_the_docs_is_the_tree_on_disk():
+    assert tree_in_docs() == tree_on_disk()
+
+
+def test_every_setting_is_documented():
+    text = (ROOT / "docs/settings.md").read_text()
+    missing = [s.flag for s in all_settings() if f"`--{s.flag}`" not in text or s.help not in text]
+    assert not missing
+
+
+def test_links_inside_the_docs_lead_somewhere():
+    broken = []
+    for doc in DOCS:
+        for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", doc.read_text()):
+            if not (doc.parent / target).exists():
+                broken.append(f"{doc.name}: {target}")
+    assert not broken
+
+
+def test_make_targets_named_in_the_docs_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = {m for doc in DOCS for m in re.findall(r"`make ([a-z-]+)", doc.read_text())}
+    assert named
+    assert named <= targets
+
+
+def test_files_named_in_the_docs_exist():
+    pattern = re.compile(r"`((?:headrace|native|tests|docs|benchmarks)/[\w./-]+\.(?:py|cc|h|md|toml))`")
+    missing = {
+        f"{d.name}: {f}" for d in DOCS for f in pattern.findall(d.read_text()) if not (ROOT / f).exists()
+    }
+    assert not missing
