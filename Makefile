@@ -8,7 +8,7 @@ PIP_RUN  = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 PIP_DEV  = $(DEV)/bin/python -m pip install --quiet --disable-pip-version-check
 SOURCES  = pyproject.toml CMakeLists.txt $(shell find native headrace -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name '*.txt')
 
-.PHONY: help serve generate install dev test check lint types imports unit native-test sanitize bench-smoke bench docs clean
+.PHONY: help serve generate install dev test check lint types imports unit native-test sanitize docs clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -47,8 +47,8 @@ test: check native-test   ## everything: check, then conformance, engine, golden
 check: lint types imports unit   ## lint, types, import floors, unit, property and architecture tests
 
 lint: dev
-	$(DEV)/bin/ruff check headrace tests benchmarks
-	$(DEV)/bin/ruff format --check headrace tests benchmarks
+	$(DEV)/bin/ruff check headrace tests benchmarks docs
+	$(DEV)/bin/ruff format --check headrace tests benchmarks docs
 
 types: dev
 	$(DEV)/bin/pyright --pythonpath $(DEV)/bin/python headrace
@@ -70,6 +70,9 @@ sanitize: dev    ## the native tests under the address and undefined-behaviour s
 	    -DPython_EXECUTABLE=$(abspath $(DEV))/bin/python -DCMAKE_BUILD_TYPE=RelWithDebInfo
 	$(DEV)/bin/cmake --build build/sanitize --parallel 2
 	$(DEV)/bin/ctest --test-dir build/sanitize --output-on-failure
+
+docs: dev        ## generated pages
+	$(DEV)/bin/python docs/make_settings.py
 
 clean:           ## remove what was built (not the model cache)
 	rm -rf build dist $(VENV) $(DEV)
