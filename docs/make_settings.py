@@ -7,9 +7,9 @@ from headrace.base.config import SettingInfo, all_settings
 
 HEAD = """# Settings
 
-Generated from `headrace/base/config.py` by `make docs`. A default of `auto` is resolved at start, with a reason
-that the start-up table prints. Precedence: flag, then `HEADRACE_SECTION_NAME` in the environment, then the YAML
-file (`--config FILE`, `section: {name: value}`), then the default.
+Generated from `headrace/base/config.py` by `make docs`. A default of `auto` is resolved at start, with
+a reason that the start-up table prints. Precedence: flag, then `HEADRACE_SECTION_NAME` in the
+environment, then the YAML file (`--config FILE`, `section: {name: value}`), then the default.
 """
 
 
