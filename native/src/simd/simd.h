@@ -31,6 +31,9 @@
 #if defined(HR_SIMD_AVX2) && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
     defined(__AVX512DQ__) && defined(__AVX512VNNI__)
 #define HR_SIMD_AVX512 1  // F8 stays 256 bits wide; kernels that gain from 512 bits use the intrinsics themselves
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12 warns about _mm512_undefined_ps of its own header
+#endif
 #endif
 
 // g++ 12 keeps an accumulator array in memory if one loop over it is not unrolled, re-associates integer sums (hoisting

@@ -1,0 +1,103 @@
+// Quantize float rows to int8: symmetric, groups of 32, round to nearest even.
+//
+// Per group: top = max |x|; scale = top / 127; q = rint(x * (127 / top)), so |q| <= 127 (never -128).
+//  - A group with a NaN or an infinity gets q = 0 and scale = NaN: every output it touches is NaN, and the sampler
+//    reports it. The maximum is taken over the bit patterns of |x| as integers, which orders NaN above infinity above all.
+//  - A group whose top is below 2^-100 becomes zero: 127 / top would overflow.
+// All instruction sets do the same IEEE operations (one division each, one multiplication, one rounding): same bits.
+#include "kernels/decl.h"
+#include "simd/simd.h"
+
+namespace headrace {
+namespace HR_ISA {
+
+namespace {
+
+constexpr int32_t kNotFinite = 0x7f800000;   // bits of +infinity
+constexpr int32_t kTiny = 0x0d800000;        // bits of 2^-100
+
+// Sums of the quantized values of one group: [half of the group][k % 4 in {0, 1} or {2, 3}].
+struct LaneSums { int32_t lane[2][2]; };
+
+HR_INLINE int32_t top_bits(I8 a) {
+    int32_t v[8];
+    store(v, a);
+    int32_t top = v[0];
+    for (int i = 1; i < 8; i++) top = greatest(top, v[i]);
+    return top;
+}
+
+#if defined(HR_SIMD_AVX2)
+HR_INLINE LaneSums quantize_group(const F8 x[4], float factor, int8_t *q) {
+    __m256i rounded[4];
+    for (int i = 0; i < 4; i++) rounded[i] = to_int(x[i] * splat(factor)).v;
+    // packs works inside 128-bit halves: undo its order with one permutation of dwords
+    const __m256i words0 = _mm256_packs_epi32(rounded[0], rounded[1]), words1 = _mm256_packs_epi32(rounded[2], rounded[3]);
+    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words0, words1), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((__m256i *)q, bytes);
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+    __m256i sums = _mm256_add_epi16(pairs, _mm256_shuffle_epi32(pairs, 0x4e));
+    sums = _mm256_add_epi16(sums, _mm256_shuffle_epi32(sums, 0xb1));
+    const int32_t first = _mm256_extract_epi32(sums, 0), second = _mm256_extract_epi32(sums, 4);
+    return {{{(int16_t)first, (int16_t)(first >> 16)}, {(int16_t)second, (int16_t)(second >> 16)}}};
+}
+#else
+HR_INLINE LaneSums quantize_group(const F8 x[4], float factor, int8_t *q) {
+    LaneSums sums = {{{0, 0}, {0, 0}}};
+    for (int i = 0; i < 4; i++) {
+        int32_t rounded[8];
+        store(rounded, to_int(x[i] * splat(factor)));
+        for (int j = 0; j < 8; j++) {
+            q[8 * i + j] = (int8_t)rounded[j];
+            sums.lane[i / 2][j / 2 & 1] += rounded[j];
+        }
+    }
+    return sums;
+}
+#endif
+
+HR_INLINE int32_t start_pair(int32_t low, int32_t high) {
+    return (int32_t)((uint32_t)(-8 * high) << 16 | (uint16_t)(-8 * low));
+}
+
+HR_INLINE void quantize_row(const float *x, const QuantRows *out, size_t row) {
+    const size_t groups = (size_t)out->k / 32;
+    for (size_t g = 0; g < groups; g++) {
+        const size_t at = row * groups + g;
+        int8_t *q = out->q + row * out->k + 32 * g;
+        F8 v[4];
+        I8 top8 = splat((int32_t)0);
+        for (int i = 0; i < 4; i++) {
+            v[i] = load(x + 32 * g + 8 * i);
+            top8 = max(top8, as_int(abs(v[i])));
+        }
+        const int32_t bits = top_bits(top8);
+        float scale = 0.0f;
+        LaneSums sums = {{{0, 0}, {0, 0}}};
+        if (bits >= kTiny && bits < kNotFinite) {
+            const float top = bits_float((uint32_t)bits);
+            scale = top / 127.0f;
+            sums = quantize_group(v, 127.0f / top, q);
+        } else {
+            std::memset(q, 0, 32);
+            if (bits >= kNotFinite) scale = bits_float(0x7fc00000u);
+        }
+        const int32_t half0 = sums.lane[0][0] + sums.lane[0][1], half1 = sums.lane[1][0] + sums.lane[1][1];
+        out->scale[at] = scale;
+        out->scaled_sum[at] = scale * (float)(half0 + half1);
+        out->scaled_sum16[2 * at] = scale * (float)half0;
+        out->scaled_sum16[2 * at + 1] = scale * (float)half1;
+        out->start[at] = start_pair(sums.lane[0][0] + sums.lane[1][0], sums.lane[0][1] + sums.lane[1][1]);
+        out->start16[2 * at] = start_pair(sums.lane[0][0], sums.lane[0][1]);
+        out->start16[2 * at + 1] = start_pair(sums.lane[1][0], sums.lane[1][1]);
+    }
+}
+
+}  // namespace
+
+void quantize_rows(const float *x, size_t ldx, const QuantRows *out, int32_t row_begin, int32_t row_end) {
+    for (int32_t row = row_begin; row < row_end; row++) quantize_row(x + (size_t)row * ldx, out, (size_t)row);
+}
+
+}  // namespace HR_ISA
+}  // namespace headrace
