@@ -1,0 +1,164 @@
+// The step program: a flat list of operations over planned buffers, run by all threads of a pool.
+//
+// Rows are those of the step's tokens (T) or of the wanted logits (S). A buffer holds [rows][ld] floats at a fixed place
+// of one arena; the planner may give the same place to buffers whose lives do not meet. `finish` derives from what every
+// operation reads and writes, and from how its work is shared, where threads must meet: nothing else places barriers.
+//
+// Few rows (<= kPrivateRows): a private norm or quantization is done by every thread for itself, which is cheaper
+// than a barrier. Results are the same bits either way.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "headrace/kernels.h"
+#include "headrace/threads.h"
+
+namespace headrace {
+
+struct PackedMatrix;
+struct FloatVector;
+class KVMemory;
+class Region;
+
+constexpr int32_t kPrivateRows = 4;
+constexpr int32_t kNone = -1;
+
+enum class Rows : int32_t { Tokens = 0, Logits = 1 };
+
+// Columns [column, column + width) of a buffer.
+struct Ref { int32_t buffer = kNone, column = 0, width = 0; };
+
+// Offsets are bytes: into the arena, and into each thread's private memory (kShared: the buffer has no private copies).
+constexpr size_t kShared = SIZE_MAX;
+struct Buffer { size_t offset; int32_t ld; Rows rows; size_t private_offset; };
+struct QuantBuffer { size_t offset; int32_t k; Rows rows; size_t private_offset; };
+
+enum class OpKind : int32_t {
+    Embed, RmsNorm, Quantize, Matmul, GatedMatmul, HeadNorm, Rope, KVWrite, AttentionPartial, AttentionMerge,
+    Glu, Add, Select, Softcap, Copy, kCount
+};
+const char *name_of(OpKind kind);
+
+// Matrices stacked along their outputs; `first[i]` is the first column of part i.
+struct MatrixGroup {
+    std::vector<std::shared_ptr<PackedMatrix>> parts;
+    std::vector<int32_t> first;
+    int32_t n = 0, k = 0;
+    bool has_float = false, has_quant = false;
+};
+
+// Panels of one part, the share of one thread.
+struct Segment { int32_t part, panel_begin, panel_end; };
+
+struct AttentionShape {
+    int32_t heads, kv_heads, head_size, window;
+    float scale, softcap;
+};
+
+struct AngleTable {
+    const float *cosines, *sines;       // [rows][half], owned by the caller, alive as long as the program
+    int32_t rows, half;
+};
+
+struct Op {
+    OpKind kind;
+    Ref a, b, out;                      // inputs and result; b: values, second addend, up half, both halves (gated)
+    int32_t quant = kNone;              // quantized rows read (matmul) or written (norm, quantize, gated matmul)
+    int32_t input_quant = kNone;        // gated matmul: the quantized rows it reads
+    int32_t group = kNone;              // matrices
+    const float *vector = nullptr;      // norm weight or bias
+    float number = 0;                   // eps, scale or cap
+    int32_t heads = 0, head_size = 0, layer = 0;
+    int32_t activation = 0;
+    int32_t gate_column = 0, up_column = 0;             // gated matmul: the halves in b
+    bool accumulate = false;            // matmul: add to `out` what was there
+    AngleTable angles = {nullptr, nullptr, 0, 0};
+    AttentionShape attention = {0, 0, 0, 0, 0, 0};
+    std::vector<std::vector<Segment>> shares;           // matmul: per thread
+    std::vector<std::pair<int32_t, int32_t>> columns;   // gated matmul: MLP columns per thread
+    bool barrier[4] = {true, true, true, true};         // before the operation, by (few tokens) + 2 * (few logits)
+};
+
+struct StepLimits { int32_t max_tokens, max_rows, max_logits, table_width; };
+
+// Inputs of a step; sizes are those of the caller's arrays.
+struct StepInputs {
+    Batch batch;
+    const int32_t *rope_rows;           // [T]
+    const int32_t *logit_rows;          // [S]
+    int32_t num_logits;
+};
+
+class Program {
+  public:
+    Program(std::shared_ptr<ThreadPool> pool, const Kernels *kernels, std::shared_ptr<KVMemory> kv,
+            const StepLimits &limits, size_t arena_bytes, size_t private_bytes);
+    ~Program();
+
+    // Building. All sizes are checked: std::invalid_argument names what is wrong.
+    int32_t add_buffer(const Buffer &buffer);
+    int32_t add_quant_buffer(const QuantBuffer &buffer);
+    int32_t add_group(std::vector<std::shared_ptr<PackedMatrix>> parts);
+    void add(Op op, std::shared_ptr<FloatVector> vector);
+    void finish(const Ref &output);
+
+    // Running. check() throws std::invalid_argument; run() needs checked inputs and allocates nothing.
+    void check(const StepInputs &inputs) const;
+    void run(const StepInputs &inputs);
+    const float *output() const;
+    int32_t output_ld() const { return buffers_[output_.buffer].ld; }
+    int32_t output_width() const { return output_.width; }
+    const StepLimits &limits() const { return limits_; }
+
+    // Seconds of thread 0 per kind of operation, waiting included; off at first.
+    void set_timing(bool on) { timing_ = on; }
+    std::vector<std::pair<std::string, double>> timings() const;
+    size_t num_ops() const { return ops_.size(); }
+    size_t num_barriers(int mode) const;
+    size_t bytes() const;
+
+    static size_t quant_bytes(int32_t rows, int32_t k);
+
+  private:
+    friend class BarrierPlan;
+    friend class Executor;
+    int32_t max_rows_of(Rows rows) const { return rows == Rows::Tokens ? limits_.max_tokens : limits_.max_logits; }
+    Rows rows_of(const Op &op) const;
+    bool writes_private(const Op &op) const;    // a norm or quantization whose results have private copies
+    void check_ref(const Ref &ref) const;
+    void check_quant(const Op &op, int64_t width) const;
+    void check_op(const Op &op, const FloatVector *vector) const;
+    void check_matmul(const Op &op, const FloatVector *vector) const;
+    void check_gated(const Op &op) const;
+    void check_heads(const Op &op) const;
+    void check_attention(const Op &op) const;
+    void check_row_lists(const StepInputs &inputs) const;
+    void check_sequences(const Batch &batch) const;
+    void plan_shares(Op &op) const;
+    void plan_gated_shares(Op &op) const;
+    void place_scratch();
+
+    std::shared_ptr<ThreadPool> pool_;
+    const Kernels *kernels_;
+    std::shared_ptr<KVMemory> kv_;
+    StepLimits limits_;
+    size_t arena_bytes_;
+    std::unique_ptr<Region> arena_, scratch_;
+    std::vector<Buffer> buffers_;
+    std::vector<QuantBuffer> quants_;
+    std::vector<MatrixGroup> groups_;
+    std::vector<Op> ops_;
+    std::vector<std::shared_ptr<FloatVector>> vectors_;
+    Ref output_;
+    int32_t vocab_ = INT32_MAX;         // smallest embedding table
+    int32_t angle_rows_ = INT32_MAX;    // smallest angle table
+    bool finished_ = false, timing_ = false;
+    size_t private_bytes_ = 0;          // of one thread
+    float *attention_scratch_ = nullptr;
+    double seconds_[static_cast<int>(OpKind::kCount)] = {};
+};
+
+}  // namespace headrace

@@ -1,0 +1,100 @@
+// Tables of kernels per instruction set, and the choice by what the processor and the system support.
+#include <cstring>
+#include <initializer_list>
+
+#include "headrace/kernels.h"
+
+#define HR_ISA portable
+#include "kernels/decl.h"
+#undef HR_ISA
+#if defined(HEADRACE_HAS_AVX2)
+#define HR_ISA avx2
+#include "kernels/decl.h"
+#undef HR_ISA
+#endif
+#if defined(HEADRACE_HAS_AVX512)
+#define HR_ISA avx512
+#include "kernels/decl.h"
+#undef HR_ISA
+#endif
+#if defined(HEADRACE_HAS_NEON)
+#define HR_ISA neon
+#include "kernels/decl.h"
+#undef HR_ISA
+#endif
+
+namespace headrace {
+namespace {
+
+#define HEADRACE_TABLE(isa)                                                                                          \
+    {#isa, isa::quantize_rows, isa::matmul, isa::embed, isa::rms_norm, isa::head_norm, isa::rope, isa::kv_write,     \
+     isa::attention_partial, isa::attention_merge, isa::glu, isa::add, isa::softcap, isa::sample, isa::logprobs}
+
+const Kernels kPortable = HEADRACE_TABLE(portable);
+#if defined(HEADRACE_HAS_AVX2)
+const Kernels kAvx2 = HEADRACE_TABLE(avx2);
+#endif
+#if defined(HEADRACE_HAS_AVX512)
+const Kernels kAvx512 = HEADRACE_TABLE(avx512);
+#endif
+#if defined(HEADRACE_HAS_NEON)
+const Kernels kNeon = HEADRACE_TABLE(neon);
+#endif
+
+// The builtins check the operating system's support of the registers too (xgetbv).
+bool runs_here(const Kernels *kernels) {
+    if (kernels == nullptr) return false;
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_cpu_init();
+    // every processor with AVX2 and FMA has F16C; the builtin for f16c is missing in older compilers
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (std::strcmp(kernels->name, "avx2") == 0) return avx2;
+    if (std::strcmp(kernels->name, "avx512") == 0)
+        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vnni");
+#endif
+    return true;
+}
+
+}  // namespace
+
+const Kernels *portable_kernels() { return &kPortable; }
+
+const Kernels *avx2_kernels() {
+#if defined(HEADRACE_HAS_AVX2)
+    return &kAvx2;
+#else
+    return nullptr;
+#endif
+}
+
+const Kernels *avx512_kernels() {
+#if defined(HEADRACE_HAS_AVX512)
+    return &kAvx512;
+#else
+    return nullptr;
+#endif
+}
+
+const Kernels *neon_kernels() {
+#if defined(HEADRACE_HAS_NEON)
+    return &kNeon;
+#else
+    return nullptr;
+#endif
+}
+
+const Kernels *best_kernels() {
+    for (const Kernels *kernels : {avx512_kernels(), avx2_kernels(), neon_kernels()})
+        if (runs_here(kernels)) return kernels;
+    return &kPortable;
+}
+
+const Kernels *find_kernels(const char *name) {
+    for (const Kernels *kernels : {avx512_kernels(), avx2_kernels(), neon_kernels(), portable_kernels()})
+        if (runs_here(kernels) && std::strcmp(kernels->name, name) == 0) return kernels;
+    return nullptr;
+}
+
+}  // namespace headrace

@@ -1,0 +1,166 @@
+#include "model_memory.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/mman.h>
+#else
+#include <cstdlib>
+#endif
+
+namespace headrace {
+namespace {
+
+constexpr size_t kHugePage = size_t(2) << 20;
+
+float half_to_float(uint16_t half) {
+    const uint32_t exponent = half >> 10 & 31, mantissa = half & 0x3ff;
+    const float sign = half & 0x8000 ? -1.0f : 1.0f;
+    if (exponent == 31) return mantissa ? std::numeric_limits<float>::quiet_NaN() : sign * INFINITY;
+    if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
+    return sign * std::ldexp(static_cast<float>(mantissa | 0x400), static_cast<int>(exponent) - 25);
+}
+
+// Only for `fill`: exact for values that a half holds, rounds towards zero otherwise.
+uint16_t float_to_half(float value) {
+    if (std::isnan(value)) return 0x7e00;
+    const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+    const float magnitude = std::fabs(value);
+    if (magnitude >= 65536.0f) return static_cast<uint16_t>(sign | 0x7c00);
+    int exponent = 0;
+    std::frexp(magnitude, &exponent);                       // magnitude = f * 2^exponent, f in [0.5, 1)
+    if (magnitude == 0.0f || exponent < -13) return static_cast<uint16_t>(sign | static_cast<int>(std::ldexp(magnitude, 24)));
+    const int mantissa = static_cast<int>(std::ldexp(magnitude, 11 - exponent));    // [1024, 2048)
+    return static_cast<uint16_t>(sign | ((exponent + 14) << 10) | (mantissa & 0x3ff));
+}
+
+}  // namespace
+
+size_t checked_product(std::initializer_list<size_t> factors) {
+    size_t product = 1;
+    for (size_t factor : factors) {
+        if (factor && product > std::numeric_limits<size_t>::max() / 4 / factor)
+            throw std::length_error("sizes are too large: their product does not fit the address space");
+        product *= factor;
+    }
+    return product;
+}
+
+Region::Region(size_t bytes) : size_(round_up(bytes ? bytes : 1, kAlign)) {
+#if defined(__unix__) || defined(__APPLE__)
+    const size_t unit = size_ >= kHugePage ? kHugePage : size_t(4096);
+    base_size_ = round_up(size_ + kAlign, unit) + unit;     // room to align, and to read a little past the end
+    base_ = mmap(nullptr, base_size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base_ == MAP_FAILED) {
+        base_ = nullptr;
+        throw std::bad_alloc();
+    }
+    data_ = reinterpret_cast<uint8_t *>(round_up(reinterpret_cast<uintptr_t>(base_), unit));
+#if defined(MADV_HUGEPAGE)
+    if (size_ >= kHugePage) madvise(data_, round_up(size_, kHugePage), MADV_HUGEPAGE);   // a refusal only costs speed
+#endif
+#else
+    base_size_ = size_ + 2 * kAlign;
+    base_ = std::calloc(base_size_, 1);
+    if (base_ == nullptr) throw std::bad_alloc();
+    data_ = reinterpret_cast<uint8_t *>(round_up(reinterpret_cast<uintptr_t>(base_), kAlign));
+#endif
+}
+
+Region::~Region() {
+    if (base_ == nullptr) return;
+#if defined(__unix__) || defined(__APPLE__)
+    munmap(base_, base_size_);
+#else
+    std::free(base_);
+#endif
+}
+
+std::shared_ptr<uint8_t> Arena::allocate(size_t bytes) {
+    const size_t size = round_up(bytes ? bytes : 1, kAlign);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!region_ || region_->size() - used_ < size) {
+        region_ = std::make_shared<Region>(size > kRegion ? size : kRegion);
+        used_ = 0;
+    }
+    uint8_t *data = region_->data() + used_;
+    used_ += size;
+    bytes_ += size;
+    return std::shared_ptr<uint8_t>(region_, data);
+}
+
+bool is_float_layout(Layout layout) { return static_cast<int32_t>(layout) <= static_cast<int32_t>(Layout::BF16); }
+
+KVMemory::KVMemory(const Shape &shape) : shape_(shape) {
+    if (shape.layers < 1 || shape.block_size < 1 || shape.kv_heads < 1 || shape.head_size < 1 || shape.num_blocks < 1)
+        throw std::invalid_argument("every size of a KV pool must be at least 1");
+    unit_tokens_ = shape.block_size % 16 == 0 ? 16 : shape.block_size;
+    element_ = shape.type == KVType::F16 ? 2 : 4;
+    const auto size = [](int32_t n) { return static_cast<size_t>(n); };
+    block_bytes_ = checked_product({2, size(shape.kv_heads), size(shape.head_size), size(shape.block_size), element_});
+    layer_bytes_ = round_up(checked_product({block_bytes_, size(shape.num_blocks)}), kAlign);
+    region_ = std::make_unique<Region>(checked_product({layer_bytes_, size(shape.layers)}));
+}
+
+KVLayer KVMemory::layer(int32_t index) const {
+    return {shape_.type, shape_.block_size, shape_.kv_heads, shape_.head_size, region_->data() + layer_bytes_ * index};
+}
+
+void KVMemory::check_block(int32_t block) const {
+    if (block < 0 || block >= shape_.num_blocks)
+        throw std::out_of_range("block " + std::to_string(block) + " of a pool of " + std::to_string(shape_.num_blocks));
+}
+
+void KVMemory::copy(int32_t source, int32_t target) {
+    check_block(source);
+    check_block(target);
+    if (source == target) return;
+    for (int32_t l = 0; l < shape_.layers; l++) {
+        uint8_t *data = layer(l).data;
+        std::memcpy(data + block_bytes_ * target, data + block_bytes_ * source, block_bytes_);
+    }
+}
+
+void KVMemory::fill(int32_t block, float value) {
+    check_block(block);
+    const uint16_t half = float_to_half(value);
+    for (int32_t l = 0; l < shape_.layers; l++) {
+        uint8_t *data = layer(l).data + block_bytes_ * block;
+        for (size_t i = 0; i < block_bytes_ / element_; i++) {
+            if (shape_.type == KVType::F16) std::memcpy(data + 2 * i, &half, 2);
+            else std::memcpy(data + 4 * i, &value, 4);
+        }
+    }
+}
+
+void KVMemory::read(int32_t layer_index, int32_t block, float *keys, float *values) const {
+    check_block(block);
+    if (layer_index < 0 || layer_index >= shape_.layers) throw std::out_of_range("layer " + std::to_string(layer_index));
+    const uint8_t *data = layer(layer_index).data + block_bytes_ * block;
+    const auto element = [&](size_t at) {
+        if (shape_.type == KVType::F16) {
+            uint16_t half;
+            std::memcpy(&half, data + 2 * at, 2);
+            return half_to_float(half);
+        }
+        float value;
+        std::memcpy(&value, data + 4 * at, 4);
+        return value;
+    };
+    const size_t tokens = unit_tokens_, dims = shape_.head_size, heads = shape_.kv_heads;
+    const size_t units = shape_.block_size / tokens;
+    for (size_t p = 0; p < static_cast<size_t>(shape_.block_size); p++)
+        for (size_t h = 0; h < heads; h++)
+            for (size_t d = 0; d < dims; d++) {
+                const size_t unit = (h * units + p / tokens) * 2 * tokens * dims, i = p % tokens;
+                keys[(p * heads + h) * dims + d] = element(unit + d * tokens + i);
+                values[(p * heads + h) * dims + d] = element(unit + tokens * dims + i * dims + d);
+            }
+}
+
+}  // namespace headrace

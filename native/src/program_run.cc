@@ -1,0 +1,219 @@
+// Running a program: every thread walks the list; shares are static.
+#include <algorithm>
+#include <chrono>
+
+#include "headrace/program.h"
+#include "model_memory.h"
+
+namespace headrace {
+
+// One thread's walk through one step.
+class Executor {
+  public:
+    Executor(Program &program, const StepInputs &inputs, int thread, int threads)
+        : p_(program), in_(inputs), k_(*program.kernels_), thread_(thread), threads_(threads),
+          mine_(program.scratch_->data() + program.private_bytes_ * thread) {}
+
+    void run(const Op &op) {
+        rows_ = rows(p_.rows_of(op));
+        if (rows_ == 0) return;
+        switch (op.kind) {
+            case OpKind::Embed: return embed(op);
+            case OpKind::RmsNorm: return rms_norm(op);
+            case OpKind::Quantize: return quantize(op);
+            case OpKind::Matmul: return matmul(op);
+            case OpKind::GatedMatmul: return gated_matmul(op);
+            case OpKind::HeadNorm: return head_norm(op);
+            case OpKind::Rope: return rope(op);
+            case OpKind::KVWrite: return kv_write(op);
+            case OpKind::AttentionPartial: return attention(op, k_.attention_partial);
+            case OpKind::AttentionMerge: return attention(op, k_.attention_merge);
+            case OpKind::Glu: return glu(op);
+            case OpKind::Add: return add(op);
+            case OpKind::Select: return select(op);
+            case OpKind::Softcap: return softcap(op);
+            case OpKind::Copy: return copy(op);
+            case OpKind::kCount: return;
+        }
+    }
+
+  private:
+    struct Range { int32_t begin, end; };
+
+    int32_t rows(Rows domain) const { return domain == Rows::Tokens ? in_.batch.num_tokens : in_.num_logits; }
+    bool few() const { return rows_ <= kPrivateRows; }
+    Range my_rows() const {
+        Range range;
+        share_of(rows_, thread_, threads_, &range.begin, &range.end);
+        return range;
+    }
+    size_t ld(const Ref &ref) const { return p_.buffers_[ref.buffer].ld; }
+    float *at(const Ref &ref) const {
+        const Buffer &buffer = p_.buffers_[ref.buffer];
+        const bool own = buffer.private_offset != kShared && rows(buffer.rows) <= kPrivateRows;
+        uint8_t *base = own ? mine_ + buffer.private_offset : p_.arena_->data() + buffer.offset;
+        return reinterpret_cast<float *>(base) + ref.column;
+    }
+    QuantRows quant(int32_t id) const {
+        const QuantBuffer &buffer = p_.quants_[id];
+        const bool own = buffer.private_offset != kShared && rows(buffer.rows) <= kPrivateRows;
+        uint8_t *place = own ? mine_ + buffer.private_offset : p_.arena_->data() + buffer.offset;
+        const int32_t capacity = own ? kPrivateRows : p_.max_rows_of(buffer.rows);
+        const size_t groups = size_t(capacity) * (buffer.k / 32);
+        const auto take = [&place](size_t bytes) {
+            uint8_t *data = place;
+            place += round_up(bytes, kAlign);
+            return data;
+        };
+        QuantRows result;
+        result.rows = rows(buffer.rows);
+        result.k = buffer.k;
+        result.q = reinterpret_cast<int8_t *>(take(32 * groups));
+        result.scale = reinterpret_cast<float *>(take(4 * groups));
+        result.scaled_sum = reinterpret_cast<float *>(take(4 * groups));
+        result.scaled_sum16 = reinterpret_cast<float *>(take(8 * groups));
+        result.start = reinterpret_cast<int32_t *>(take(4 * groups));
+        result.start16 = reinterpret_cast<int32_t *>(take(8 * groups));
+        return result;
+    }
+    // Columns [begin, end) of one row of quantized rows, both multiples of 32 or the end.
+    static QuantRows part_of_row(const QuantRows &whole, size_t row, int32_t begin, int32_t end) {
+        const size_t at = (row * whole.k + begin) / 32;
+        return {1, end - begin, whole.q + 32 * at, whole.scale + at, whole.scaled_sum + at, whole.scaled_sum16 + 2 * at,
+                whole.start + at, whole.start16 + 2 * at};
+    }
+
+    void embed(const Op &op) {
+        const Range r = my_rows();
+        k_.embed(&p_.groups_[op.group].parts[0]->view, in_.batch.token_ids, r.begin, r.end, op.number, at(op.out), ld(op.out));
+    }
+    void rms_norm(const Op &op) {
+        const Range r = few() && p_.writes_private(op) ? Range{0, rows_} : my_rows();
+        k_.rms_norm(at(op.a), ld(op.a), op.vector, op.number, op.a.width, r.begin, r.end, at(op.out), ld(op.out));
+        if (op.quant == kNone) return;
+        const QuantRows q = quant(op.quant);
+        k_.quantize_rows(at(op.out), ld(op.out), &q, r.begin, r.end);
+    }
+    void quantize(const Op &op) {
+        const Range r = few() && p_.writes_private(op) ? Range{0, rows_} : my_rows();
+        const QuantRows q = quant(op.quant);
+        k_.quantize_rows(at(op.a), ld(op.a), &q, r.begin, r.end);
+    }
+    void multiply(const Op &op, int32_t quant_id, const Ref &out) {
+        const MatrixGroup &group = p_.groups_[op.group];
+        QuantRows q;
+        if (group.has_quant) q = quant(quant_id);
+        for (const Segment &s : op.shares[thread_]) {
+            const int32_t first = group.first[s.part];
+            const MatmulArgs args = {&group.parts[s.part]->view, at(op.a), ld(op.a), group.has_quant ? &q : nullptr,
+                                     op.vector ? op.vector + first : nullptr, at(out) + first, ld(out), 0, rows_,
+                                     s.panel_begin, s.panel_end, op.accumulate};
+            k_.matmul(&args);
+        }
+    }
+    void matmul(const Op &op) { multiply(op, op.quant, op.out); }
+    void gated_matmul(const Op &op) {
+        multiply(op, op.input_quant, op.b);
+        const auto [begin, end] = op.columns[thread_];
+        if (begin == end) return;
+        const float *halves = at(op.b);
+        float *y = at(op.out);
+        k_.glu(halves + op.gate_column, halves + op.up_column, ld(op.b), y, ld(op.out), op.activation, 0, rows_, begin, end);
+        if (op.quant == kNone) return;
+        const QuantRows whole = quant(op.quant);
+        for (int32_t row = 0; row < rows_; row++) {
+            const QuantRows part = part_of_row(whole, row, begin, end);
+            k_.quantize_rows(y + row * ld(op.out) + begin, ld(op.out), &part, 0, 1);
+        }
+    }
+    // f(rows, first head, heads): split by rows, or by heads when rows are few
+    template <class F> void by_rows_or_heads(const Op &op, F f) {
+        if (!few()) return f(my_rows(), 0, op.heads);
+        Range heads;
+        share_of(op.heads, thread_, threads_, &heads.begin, &heads.end);
+        if (heads.begin < heads.end) f(Range{0, rows_}, heads.begin, heads.end - heads.begin);
+    }
+    void head_norm(const Op &op) {
+        by_rows_or_heads(op, [&](Range r, int32_t first, int32_t heads) {
+            k_.head_norm(at(op.out) + size_t(first) * op.head_size, ld(op.out), op.vector, op.number, heads, op.head_size,
+                         r.begin, r.end);
+        });
+    }
+    void rope(const Op &op) {
+        by_rows_or_heads(op, [&](Range r, int32_t first, int32_t heads) {
+            k_.rope(at(op.out) + size_t(first) * op.head_size, ld(op.out), op.angles.cosines, op.angles.sines, in_.rope_rows,
+                    heads, op.head_size, op.angles.half, r.begin, r.end);
+        });
+    }
+    void kv_write(const Op &op) {
+        const KVLayer layer = p_.kv_->layer(op.layer);
+        k_.kv_write(&in_.batch, &layer, at(op.a), ld(op.a), at(op.b), ld(op.b), thread_, threads_);
+    }
+    void attention(const Op &op, void (*phase)(const AttentionArgs *, int32_t, int32_t)) {
+        const KVLayer layer = p_.kv_->layer(op.layer);
+        const AttentionShape &shape = op.attention;
+        const AttentionArgs args = {&in_.batch, &layer, at(op.a), ld(op.a), at(op.out), ld(op.out), shape.heads,
+                                    shape.scale, shape.softcap, shape.window, p_.attention_scratch_};
+        phase(&args, thread_, threads_);
+    }
+    void glu(const Op &op) {
+        Range r = my_rows(), columns = {0, op.a.width};
+        if (few()) {
+            r = {0, rows_};
+            share_of((op.a.width + 31) / 32, thread_, threads_, &columns.begin, &columns.end);
+            columns = {std::min(op.a.width, 32 * columns.begin), std::min(op.a.width, 32 * columns.end)};
+        }
+        k_.glu(at(op.a), at(op.b), ld(op.a), at(op.out), ld(op.out), op.activation, r.begin, r.end, columns.begin, columns.end);
+    }
+    void add(const Op &op) {
+        const Range r = my_rows();
+        k_.add(at(op.a), ld(op.a), at(op.b), ld(op.b), at(op.out), ld(op.out), op.a.width, r.begin, r.end);
+    }
+    void softcap(const Op &op) {
+        const Range r = my_rows();
+        k_.softcap(at(op.out), ld(op.out), op.number, op.out.width, r.begin, r.end);
+    }
+    void select(const Op &op) {
+        const Range r = my_rows();
+        for (int32_t row = r.begin; row < r.end; row++) copy_row(op, in_.logit_rows[row], row);
+    }
+    void copy(const Op &op) {
+        const Range r = my_rows();
+        for (int32_t row = r.begin; row < r.end; row++) copy_row(op, row, row);
+    }
+    void copy_row(const Op &op, size_t from, size_t to) {
+        const float *source = at(op.a) + from * ld(op.a);
+        std::copy(source, source + op.a.width, at(op.out) + to * ld(op.out));
+    }
+
+    Program &p_;
+    const StepInputs &in_;
+    const Kernels &k_;
+    const int thread_, threads_;
+    uint8_t *const mine_;
+    int32_t rows_ = 0;
+};
+
+void Program::run(const StepInputs &inputs) {
+    const int mode = (inputs.batch.num_tokens <= kPrivateRows) + 2 * (inputs.num_logits <= kPrivateRows);
+    pool_->run([this, &inputs, mode](int thread, int threads) {
+        using Clock = std::chrono::steady_clock;
+        Executor executor(*this, inputs, thread, threads);
+        const bool timed = timing_ && thread == 0;
+        auto last = timed ? Clock::now() : Clock::time_point();
+        for (const Op &op : ops_) {
+            if (op.barrier[mode]) pool_->barrier();
+            executor.run(op);
+            if (!timed) continue;
+            const auto now = Clock::now();
+            seconds_[static_cast<int>(op.kind)] += std::chrono::duration<double>(now - last).count();
+            last = now;
+        }
+    });
+}
+
+const float *Program::output() const {
+    return reinterpret_cast<const float *>(arena_->data() + buffers_[output_.buffer].offset) + output_.column;
+}
+
+}  // namespace headrace
