@@ -54,7 +54,10 @@ class AsyncLLM:
         priority: int = 0,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[RequestOutput]:
-        """`generate` for a conversation; `template_kwargs` go to `ChatTemplate.encode` (tools, add_generation_prompt …)."""
+        """`generate` for a conversation.
+
+        `template_kwargs` go to `ChatTemplate.encode` (tools, add_generation_prompt …).
+        """
         raise NotImplementedError
 
     async def abort(self, request_id: str) -> bool:

@@ -1,7 +1,9 @@
 """What the engine gives back: deltas of requests, usage, health and counters.
 
-A request's answer is a sequence of `RequestOutput`: each carries the news since the one before. Joining the `text` of
-a choice's deltas gives its whole text; exactly one delta of each choice has a `finish_reason`; the last output has
+A request's answer is a sequence of `RequestOutput`: each carries the news since the one before. Joining the
+`text` of
+a choice's deltas gives its whole text; exactly one delta of each choice has a `finish_reason`; the last
+output has
 `finished` set and the final usage.
 """
 
@@ -35,7 +37,10 @@ class ChoiceDelta:
     finish_reason: str | None = None
     """`stop`, `length`, `abort` or `error`; set in exactly one delta of the choice."""
     stop_reason: int | str | None = None
-    """The stop token id or stop string that ended the choice; None for the model's own end tokens and for length."""
+    """The stop token id or stop string that ended the choice.
+
+    None for the model's own end tokens and for length.
+    """
     text_offset: int = 0
     """Characters of this choice's text before this delta."""
 
@@ -52,9 +57,15 @@ class RequestOutput:
     seed: int = 0
     """The seed used (given or derived); repeating the request with it gives the same answer."""
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
-    """For each prompt token; the first is None. Given once, with the first output after the prompt was computed."""
+    """For each prompt token.
+
+    The first is None. Given once, with the first output after the prompt was computed.
+    """
     timings: Mapping[str, float] | None = None
-    """With the last output: `queue_s`, `prefill_s`, `ttft_s`, `decode_s`, `e2e_s`, `steps`, `preempted` and so on."""
+    """With the last output.
+
+    `queue_s`, `prefill_s`, `ttft_s`, `decode_s`, `e2e_s`, `steps`, `preempted` and so on.
+    """
     error: HeadraceError | None = None
     """Why the request failed after its first output; errors before it are raised."""
 
@@ -80,7 +91,8 @@ class EngineStats:
     Counters only grow: `steps`, `step_seconds`, `idle_seconds`, `prompt_tokens`, `computed_prompt_tokens`,
     `cached_prompt_tokens`, `generated_tokens`, `preemptions`, `numeric_errors`, `requests_added`,
     `finished_stop`, `finished_length`, `finished_abort`, `finished_error`.
-    Gauges: `running`, `waiting`, `waiting_tokens`, `blocks_total`, `blocks_free`, `blocks_held`, `blocks_evictable`,
+    Gauges: `running`, `waiting`, `waiting_tokens`, `blocks_total`, `blocks_free`, `blocks_held`,
+    `blocks_evictable`,
     `weight_bytes`, `kv_bytes`.
     """
 
@@ -102,7 +114,10 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationResult:
-    """The whole answer to one prompt; `text`, `token_ids` and `finish_reason` are those of the first choice."""
+    """The whole answer to one prompt.
+
+    `text`, `token_ids` and `finish_reason` are those of the first choice.
+    """
 
     request_id: str
     prompt: str | None
