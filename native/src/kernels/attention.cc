@@ -1,0 +1,377 @@
+// Paged attention: one order of operations for every number of query rows.
+//
+// For a query at position p, keys are walked in fixed absolute cuts: chunks of 64 (one online-softmax step each) inside
+// splits of 512 (one partial softmax each), folded in ascending order. Scores are kept in base 2. A key that a row may
+// not see takes part in nothing: its score is replaced before the maximum, and its V is never multiplied. Hence the
+// result of a (token, head) depends on its own query, its keys and its position alone, whatever shares its tile.
+//
+//   share of a thread -> items (attention_plan.h) -> splits -> chunks -> tiles of up to six (token, head) rows
+//   All tiles of an item use a chunk of K and V before the next chunk is touched, so it is read from memory once.
+//
+// Online softmax: Milakov and Gimelshein 2018 (arXiv:1805.02867); paged KV: Kwon et al. 2023 (arXiv:2309.06180);
+// splitting over keys: Dao et al. 2023 (Flash-Decoding).
+#include "kernels/decl.h"
+#include "kernels/attention_tile.h"
+#include "kernels/elementwise_math.h"
+
+namespace headrace {
+namespace HR_ISA {
+namespace {
+
+constexpr float kNone = -1e30f;       // maximum of no scores, and the score of a key that is not visible
+constexpr int32_t kMaxRows = 48;
+
+// The rows of an item, in order of (token, head); q of a tile is dim-major and scaled.
+struct Strip {
+    int32_t rows, tiles, dims;
+    int32_t first[kMaxRows], last[kMaxRows];    // visible keys of each row
+    float maximum[kMaxRows], weight[kMaxRows];  // state of the split in progress
+    float total_maximum[kMaxRows], total_weight[kMaxRows];
+    float *sums, *total;                        // [rows][dims]
+    float *q;
+
+    int32_t tile_begin(int32_t tile) const { return rows * tile / tiles; }
+};
+
+// One chunk's memory: units of K (gathered if blocks are not whole units) and runs of V.
+struct Chunk {
+    int32_t start;                              // absolute position of the chunk
+    int32_t unit_begin, unit_end;               // units of the chunk in use, 0..4
+    const uint8_t *keys[4], *ahead[4];
+    Run runs[kChunk];
+};
+
+// Keys and values of one KV head of one batch row.
+struct Sequence {
+    const KVLayer *kv;
+    const int32_t *table;
+    int32_t kv_head, key_len, value_bytes;
+    uint8_t *gathered;                          // room for 4 units of K
+
+    bool whole_units() const { return kv->block_size % kUnit == 0; }
+
+    // K of the block or unit that holds `position`; V lies behind it.
+    const uint8_t *unit_of(int32_t position) const {
+        const int32_t per_unit = whole_units() ? kUnit : kv->block_size;
+        const int32_t units = kv->block_size / per_unit;
+        const size_t bytes = (size_t)2 * per_unit * kv->head_size * value_bytes;
+        const size_t block = (size_t)table[position / kv->block_size], unit = position % kv->block_size / per_unit;
+        return kv->data + ((block * kv->kv_heads + kv_head) * units + unit) * bytes;
+    }
+};
+
+// Copies K of tokens [begin, end) of a chunk into units [dims][16]; the rest of the units is zero.
+void gather_keys(const Sequence &seq, int32_t start, int32_t begin, int32_t end) {
+    const int32_t dims = seq.kv->head_size, size = seq.value_bytes, block = seq.kv->block_size;
+    const size_t unit_bytes = (size_t)dims * kUnit * size;
+    std::memset(seq.gathered + begin / kUnit * unit_bytes, 0, ((end - 1) / kUnit + 1 - begin / kUnit) * unit_bytes);
+    for (int32_t t = begin; t < end; t++) {
+        const uint8_t *from = seq.unit_of(start + t) + (size_t)((start + t) % block) * size;
+        uint8_t *to = seq.gathered + t / kUnit * unit_bytes + (size_t)(t % kUnit) * size;
+        for (int32_t d = 0; d < dims; d++) std::memcpy(to + (size_t)d * kUnit * size, from + (size_t)d * block * size, size);
+    }
+}
+
+// Prepares tokens [begin, end) of the chunk at `start`.
+void open_chunk(const Sequence &seq, int32_t start, int32_t begin, int32_t end, Chunk *c) {
+    const int32_t dims = seq.kv->head_size;
+    c->start = start;
+    c->unit_begin = begin / kUnit;
+    c->unit_end = (end - 1) / kUnit + 1;
+    Run *run = c->runs;
+    if (seq.whole_units()) {
+        for (int32_t u = c->unit_begin; u < c->unit_end; u++) {
+            const int32_t position = start + u * kUnit, next = position + kChunk;
+            c->keys[u] = seq.unit_of(position);
+            c->ahead[u] = next < seq.key_len ? seq.unit_of(next) : c->keys[u];
+            *run++ = {c->keys[u] + (size_t)dims * kUnit * seq.value_bytes, u * kUnit, (u + 1) * kUnit};
+        }
+        return;
+    }
+    gather_keys(seq, start, begin, end);
+    for (int32_t u = c->unit_begin; u < c->unit_end; u++)
+        c->keys[u] = c->ahead[u] = seq.gathered + (size_t)u * dims * kUnit * seq.value_bytes;
+    const int32_t block = seq.kv->block_size;
+    for (int32_t t = begin; t < end;) {
+        const int32_t inside = (start + t) % block, stop = least(end, t + block - inside);
+        const uint8_t *values = seq.unit_of(start + t) + (size_t)dims * block * seq.value_bytes;
+        *run++ = {values + (size_t)inside * dims * seq.value_bytes, t, stop};
+        t = stop;
+    }
+}
+
+// Turns scores of a row into weights: soft cap, mask, running maximum, 2^x. [begin, end) are its visible tokens of the
+// chunk; vectors [vec_begin, vec_end) are written.
+struct SoftmaxStep {
+    float *scores;
+    int32_t begin, end, vec_begin, vec_end;
+    float cap;                                   // soft cap in base 2 units, 0 = none
+};
+
+HR_INLINE F8 visible_scores(const SoftmaxStep &s, int32_t vec) {
+    F8 x = load(s.scores + 8 * vec);
+    if (s.cap != 0.0f) x = splat(s.cap) * tanh(x);
+    if (8 * vec >= s.begin && 8 * vec + 8 <= s.end) return x;
+    const I8 token = lane_index() + splat(8 * vec);
+    const M8 seen = greater(token, splat(s.begin - 1)) & greater(splat(s.end), token);
+    return select(seen, x, splat(kNone));
+}
+
+void softmax_step(const SoftmaxStep &s, float *maximum, float *weight, float *sums, int32_t dims) {
+    F8 top = splat(kNone);
+    for (int32_t i = s.vec_begin; i < s.vec_end; i++) {
+        const F8 x = visible_scores(s, i);
+        store(s.scores + 8 * i, x);
+        top = max(x, top);
+    }
+    const float largest = greatest(*maximum, max_of(top));
+    const F8 shift = splat(largest);
+    F8 added = zero();
+    for (int32_t i = s.vec_begin; i < s.vec_end; i++) {
+        const F8 p = exp2_nonpositive(load(s.scores + 8 * i) - shift);
+        added = added + p;
+        store(s.scores + 8 * i, p);
+    }
+    if (largest != *maximum) {                   // else the factor is exactly 1
+        const F8 factor = exp2_nonpositive(splat(*maximum - largest));
+        float f[8];
+        store(f, factor);
+        *weight *= f[0];
+        *maximum = largest;
+        for (int32_t d = 0; d < dims; d += 8) store(sums + d, factor * load(sums + d));
+    }
+    *weight += sum(added);
+}
+
+// One chunk for the R rows from `row` on.
+template <class T, int R> void attend_tile(Strip &s, const Chunk &c, int32_t row, float cap) {
+    const int32_t begin = greatest(s.first[row] - c.start, 0), end = least(s.last[row + R - 1] + 1 - c.start, kChunk);
+    if (begin >= end) return;
+    alignas(64) float scores[R * kChunk];
+    const int32_t unit = begin / kUnit, units = (end - 1) / kUnit + 1 - unit;
+    score_units<T, R>(c.keys + unit, c.ahead + unit, units, s.q + row * s.dims, s.dims, scores + unit * kUnit);
+    int32_t first[R], last[R];                   // visible tokens of each row in this chunk
+    for (int r = 0; r < R; r++) {
+        first[r] = greatest(s.first[row + r] - c.start, 0);
+        last[r] = least(s.last[row + r] + 1 - c.start, kChunk);
+        if (first[r] >= last[r]) continue;
+        const SoftmaxStep step = {scores + r * kChunk, first[r], last[r], begin / 8, (end + 7) / 8, cap};
+        softmax_step(step, &s.maximum[row + r], &s.weight[row + r], s.sums + (row + r) * s.dims, s.dims);
+    }
+    // Tokens that all rows see go through the tile; those before and after, row by row. Both ends ascend with the row.
+    const int32_t common_begin = first[R - 1], common_end = greatest(last[0], common_begin);
+    if (R > 1)
+        for (int r = 0; r < R; r++)
+            add_values<T, 1>(c.runs, first[r], least(last[r], common_begin), s.dims, scores + r * kChunk,
+                             s.sums + (row + r) * s.dims);
+    add_values<T, R>(c.runs, common_begin, common_end, s.dims, scores, s.sums + row * s.dims);
+    if (R > 1)
+        for (int r = 0; r < R; r++)
+            add_values<T, 1>(c.runs, greatest(first[r], common_end), last[r], s.dims, scores + r * kChunk,
+                             s.sums + (row + r) * s.dims);
+}
+
+template <class T> void attend_rows(Strip &s, const Chunk &c, int32_t row, int32_t rows, float cap) {
+    switch (rows) {
+        case 1: return attend_tile<T, 1>(s, c, row, cap);
+        case 2: return attend_tile<T, 2>(s, c, row, cap);
+        case 3: return attend_tile<T, 3>(s, c, row, cap);
+        case 4: return attend_tile<T, 4>(s, c, row, cap);
+        case 5: return attend_tile<T, 5>(s, c, row, cap);
+        default: return attend_tile<T, 6>(s, c, row, cap);
+    }
+}
+
+// Partial softmax of all rows over one split.
+template <class T> void attend_split(Strip &s, const Sequence &seq, int32_t split, float cap) {
+    for (int32_t r = 0; r < s.rows; r++) s.maximum[r] = kNone, s.weight[r] = 0.0f;
+    std::memset(s.sums, 0, (size_t)s.rows * s.dims * sizeof(float));
+    const int32_t begin = greatest(split * kSplit, s.first[0]);
+    const int32_t end = least((split + 1) * kSplit, s.last[s.rows - 1] + 1);
+    Chunk chunk;
+    for (int32_t start = begin / kChunk * kChunk; start < end; start += kChunk) {
+        open_chunk(seq, start, greatest(begin - start, 0), least(end - start, kChunk), &chunk);
+        for (int32_t t = 0; t < s.tiles; t++) {
+            const int32_t row = s.tile_begin(t);
+            attend_rows<T>(s, chunk, row, s.tile_begin(t + 1) - row, cap);
+            for (int32_t u = chunk.unit_begin; u < chunk.unit_end; u++) chunk.ahead[u] = chunk.keys[u];
+        }
+    }
+}
+
+// total <- total + part, the earlier keys in total.
+HR_INLINE void fold(float *maximum, float *weight, float *total, float part_maximum, float part_weight,
+                    const float *part, int32_t dims) {
+    const float largest = greatest(*maximum, part_maximum);
+    const F8 a = exp2_nonpositive(splat(*maximum - largest)), b = exp2_nonpositive(splat(part_maximum - largest));
+    float fa[8], fb[8];
+    store(fa, a);
+    store(fb, b);
+    *maximum = largest;
+    *weight = *weight * fa[0] + part_weight * fb[0];
+    for (int32_t d = 0; d < dims; d += 8) store(total + d, fma(load(part + d), b, load(total + d) * a));
+}
+
+// Adding +0 turns the only zero whose sign could depend on the order of work, -0, into +0.
+HR_INLINE void finish(const float *total, float weight, float *out, int32_t dims) {
+    const F8 scale = splat(1.0f / weight);
+    for (int32_t d = 0; d < dims; d += 8) store(out + d, fma(load(total + d), scale, zero()));
+}
+
+// Writes or folds the split just computed. `stored` null: fold into the running total.
+void close_split(const AttentionArgs &a, Strip &s, int32_t split, int32_t splits, const Item &item, int32_t slot) {
+    const int32_t begin = split * kSplit, end = begin + kSplit;
+    for (int32_t r = 0; r < s.rows; r++) {
+        if (s.last[r] < begin || s.first[r] >= end) continue;
+        const float *sums = s.sums + r * s.dims;
+        if (slot >= 0) {
+            float *part = part_at(a, splits, slot, split - item.split_begin, r);
+            part[0] = s.maximum[r];
+            part[1] = s.weight[r];
+            std::memcpy(part + kPartHeader, sums, s.dims * sizeof(float));
+        } else if (begin <= s.first[r]) {        // the row's first split
+            s.total_maximum[r] = s.maximum[r];
+            s.total_weight[r] = s.weight[r];
+            std::memcpy(s.total + r * s.dims, sums, s.dims * sizeof(float));
+        } else {
+            fold(&s.total_maximum[r], &s.total_weight[r], s.total + r * s.dims, s.maximum[r], s.weight[r], sums, s.dims);
+        }
+    }
+}
+
+// Visible keys and scaled queries of the item's rows.
+void load_strip(const AttentionArgs &a, const Item &item, const HeadRange &heads, Strip *s) {
+    const int32_t count = heads.end - heads.begin, dims = a.kv->head_size;
+    s->rows = (item.token_end - item.token_begin) * count;
+    s->tiles = (s->rows + kMaxTile - 1) / kMaxTile;
+    s->dims = dims;
+    for (int32_t r = 0; r < s->rows; r++) {
+        s->last[r] = a.batch->positions[item.token_begin + r / count];
+        s->first[r] = first_key(s->last[r], a.window);
+    }
+    const float factor = a.softcap != 0.0f ? a.scale / a.softcap : a.scale * kLog2E;
+    for (int32_t t = 0; t < s->tiles; t++) {
+        const int32_t row = s->tile_begin(t), rows = s->tile_begin(t + 1) - row;
+        float *q = s->q + row * dims;
+        for (int32_t r = 0; r < rows; r++) {
+            const float *from = a.q + (size_t)(item.token_begin + (row + r) / count) * a.ldq +
+                                (size_t)(heads.begin + (row + r) % count) * dims;
+            for (int32_t d = 0; d < dims; d++) q[d * rows + r] = from[d] * factor;
+        }
+    }
+}
+
+float *output_of(const AttentionArgs &a, const Item &item, const HeadRange &heads, int32_t row) {
+    const int32_t count = heads.end - heads.begin;
+    return a.out + (size_t)(item.token_begin + row / count) * a.ldo +
+           (size_t)(heads.begin + row % count) * a.kv->head_size;
+}
+
+// Splits [begin, end) of an item; slot >= 0: they are stored for the merge.
+template <class T>
+void attend_item(const AttentionArgs &a, const Shape &shape, const Item &item, int32_t begin, int32_t end, int32_t slot) {
+    alignas(64) float sums[kStripFloats], total[kStripFloats], q[kStripFloats];
+    alignas(64) uint8_t gathered[4 * kUnit * kMaxHead * T::kBytes];
+    const HeadRange heads = heads_of(shape, item.group);
+    Strip s;
+    s.sums = sums; s.total = total; s.q = q;
+    load_strip(a, item, heads, &s);
+    const Batch &b = *a.batch;
+    const Sequence seq = {a.kv, b.tables + (size_t)item.row * b.table_width, heads.kv_head, s.last[s.rows - 1] + 1,
+                          T::kBytes, gathered};
+    const int32_t splits = slot >= 0 ? max_splits(a) : 0;
+    for (int32_t i = begin; i < end; i++) {
+        attend_split<T>(s, seq, item.split_begin + i, a.softcap * kLog2E);
+        close_split(a, s, item.split_begin + i, splits, item, slot);
+    }
+    if (slot >= 0) return;
+    for (int32_t r = 0; r < s.rows; r++)
+        finish(s.total + r * s.dims, s.total_weight[r], output_of(a, item, heads, r), s.dims);
+}
+
+HR_INLINE int order_of(const Item &a, const Item &b) {
+    if (a.row != b.row) return a.row < b.row ? -1 : 1;
+    if (a.strip != b.strip) return a.strip < b.strip ? -1 : 1;
+    return a.group == b.group ? 0 : a.group < b.group ? -1 : 1;
+}
+
+template <class T> void attend_share(const AttentionArgs &a, const Shape &shape, const Cut &from, const Cut &to) {
+    each_strip(a, shape, [&](const Item &strip, int64_t) {
+        Item item = strip;
+        for (item.group = 0; item.group < shape.groups; item.group++) {
+            const int at_from = order_of(item, from.item), at_to = order_of(item, to.item);
+            if (at_from < 0) continue;
+            if (at_to > 0) return false;
+            const int32_t begin = at_from == 0 ? from.split : 0;
+            const int32_t end = at_to == 0 ? to.split : item.split_end - item.split_begin;
+            const int32_t slot = at_from == 0 && from.slot >= 0 ? from.slot : at_to == 0 ? to.slot : -1;
+            if (begin < end) attend_item<T>(a, shape, item, begin, end, slot);
+        }
+        return true;
+    });
+}
+
+// Folds the stored splits of one row of a cut item.
+void merge_row(const AttentionArgs &a, const Shape &shape, const Cut &cut, int32_t splits, int32_t row) {
+    const Item &item = cut.item;
+    const HeadRange heads = heads_of(shape, item.group);
+    const int32_t dims = a.kv->head_size;
+    const int32_t last = a.batch->positions[item.token_begin + row / (heads.end - heads.begin)];
+    const int32_t first_split = first_key(last, a.window) / kSplit, last_split = last / kSplit;
+    alignas(64) float total[kMaxHead];
+    const float *part = part_at(a, splits, cut.slot, first_split - item.split_begin, row);
+    float maximum = part[0], weight = part[1];
+    std::memcpy(total, part + kPartHeader, dims * sizeof(float));
+    for (int32_t split = first_split + 1; split <= last_split; split++) {
+        part = part_at(a, splits, cut.slot, split - item.split_begin, row);
+        fold(&maximum, &weight, total, part[0], part[1], part + kPartHeader, dims);
+    }
+    finish(total, weight, output_of(a, item, heads, row), dims);
+}
+
+}  // namespace
+
+void attention_partial(const AttentionArgs *args, int32_t thread, int32_t threads) {
+    if (thread >= kMaxThreads) return;
+    const Shape shape = shape_of(*args, threads);
+    Cut cuts[kMaxThreads + 1];
+    make_cuts(*args, shape, cuts);
+    if (args->kv->type == KVType::F16) attend_share<Half>(*args, shape, cuts[thread], cuts[thread + 1]);
+    else attend_share<Single>(*args, shape, cuts[thread], cuts[thread + 1]);
+}
+
+void attention_merge(const AttentionArgs *args, int32_t thread, int32_t threads) {
+    if (threads == 1 || thread >= kMaxThreads) return;
+    const Shape shape = shape_of(*args, threads);
+    Cut cuts[kMaxThreads + 1];
+    make_cuts(*args, shape, cuts);
+    const int32_t splits = max_splits(*args);
+    int32_t turn = 0, done = -1;
+    for (int32_t t = 1; t < shape.threads; t++) {
+        const Cut &cut = cuts[t];
+        if (cut.slot <= done) continue;          // not cut, or seen at an earlier place
+        done = cut.slot;
+        const HeadRange heads = heads_of(shape, cut.item.group);
+        const int32_t rows = (cut.item.token_end - cut.item.token_begin) * (heads.end - heads.begin);
+        for (int32_t row = 0; row < rows; row++)
+            if (turn++ % shape.threads == thread) merge_row(*args, shape, cut, splits, row);
+    }
+}
+
+}  // namespace HR_ISA
+}  // namespace headrace
+
+// Defined once, by the set that is always built.
+#define HR_IS_portable 1
+#define HR_PASTE(a, b) a##b
+#define HR_IS(isa) HR_PASTE(HR_IS_, isa)
+#if HR_IS(HR_ISA)
+size_t headrace::attention_scratch_floats(int32_t max_tokens, int32_t max_rows, int32_t heads, int32_t head_size,
+                                          int32_t max_key_len) {
+    using namespace headrace::HR_ISA;
+    (void)max_rows;
+    const size_t items = (size_t)max_tokens * heads, cuts = kMaxThreads - 1;
+    const size_t splits = (size_t)max_key_len / kSplit + 1;
+    return (items < cuts ? items : cuts) * splits * kCutRows * ((size_t)head_size + kPartHeader);
+}
+#endif

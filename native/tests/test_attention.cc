@@ -1,0 +1,301 @@
+// Attention: any batch composition, chunking, block size, thread count and instruction set gives the bits that each
+// token has alone; memory that no query may see is NaN; the values agree with double precision.
+#include <algorithm>
+#include <thread>
+
+#include "kernel_test.h"
+
+using namespace headrace;
+using namespace kernel_test;
+
+namespace {
+
+struct Setup {
+    int32_t heads, kv_heads, head_size, block_size;
+    KVType type;
+    int32_t window;
+    float softcap;
+};
+
+struct RowSpec { int32_t start, count; };
+
+// Sequences with their KV in a pool of scattered blocks; everything not written is NaN.
+class World {
+  public:
+    World(const Setup &setup, const std::vector<int32_t> &lengths, uint64_t seed) : s(setup), lengths_(lengths) {
+        Random random(seed), order(seed + 1000);    // values must not depend on the number of blocks
+        int32_t blocks = 3;
+        for (int32_t n : lengths) width = std::max(width, (n + s.block_size - 1) / s.block_size);
+        width += 2;
+        for (int32_t n : lengths) blocks += (n + s.block_size - 1) / s.block_size;
+        std::vector<int32_t> free(blocks);
+        for (int32_t i = 0; i < blocks; i++) free[i] = i;
+        for (int32_t i = blocks - 1; i > 0; i--) std::swap(free[i], free[order.below(i + 1)]);
+        const size_t item = s.type == KVType::F16 ? 2 : 4;
+        pool.assign((size_t)blocks * s.block_size * s.kv_heads * s.head_size * 2 * item, 0xff);   // NaN in both types
+        kv = {s.type, s.block_size, s.kv_heads, s.head_size, pool.data()};
+        for (int32_t n : lengths) {
+            std::vector<int32_t> table(width, -1000000);          // an id that would fault if used
+            for (int32_t i = 0; i < (n + s.block_size - 1) / s.block_size; i++) table[i] = free.back(), free.pop_back();
+            tables.push_back(table);
+            queries.push_back(random.normals((size_t)n * s.heads * s.head_size, 1.5f));
+            keys.push_back(random.normals((size_t)n * s.kv_heads * s.head_size));
+            values.push_back(random.normals((size_t)n * s.kv_heads * s.head_size));
+        }
+    }
+
+    // A batch of rows (sequence i, spec i); sequences with count 0 are left out of the batch's rows.
+    struct Step {
+        std::vector<int32_t> sequence, ids, positions, row_of, starts{0}, lens, tables;
+        Batch batch;
+    };
+
+    Step step(const std::vector<RowSpec> &rows, bool drop_outside_window = true) const {
+        Step t;
+        for (size_t i = 0; i < rows.size(); i++) {
+            if (rows[i].count == 0) continue;
+            const int32_t row = (int32_t)t.lens.size();
+            for (int32_t j = 0; j < rows[i].count; j++) {
+                t.ids.push_back(0);
+                t.positions.push_back(rows[i].start + j);
+                t.row_of.push_back(row);
+            }
+            t.sequence.push_back((int32_t)i);
+            t.starts.push_back((int32_t)t.ids.size());
+            t.lens.push_back(rows[i].start + rows[i].count);
+            std::vector<int32_t> table = tables[i];
+            // Blocks wholly before the window of the first query may be gone.
+            if (s.window > 0 && drop_outside_window)
+                for (int32_t b = 0; (b + 1) * s.block_size <= rows[i].start - s.window + 1; b++) table[b] = -1000000;
+            t.tables.insert(t.tables.end(), table.begin(), table.end());
+        }
+        t.batch = {(int32_t)t.lens.size(), (int32_t)t.ids.size(), t.ids.data(), t.positions.data(), t.row_of.data(),
+                   t.starts.data(), t.lens.data(), t.tables.data(), width};
+        return t;
+    }
+
+    void write(const Kernels &k, const std::vector<RowSpec> &rows, int32_t threads) {
+        Step t = step(rows, false);
+        const std::vector<float> key = gather(t, keys, s.kv_heads), value = gather(t, values, s.kv_heads);
+        const size_t ld = (size_t)s.kv_heads * s.head_size;
+        for (int32_t i = 0; i < threads; i++) k.kv_write(&t.batch, &kv, key.data(), ld, value.data(), ld, i, threads);
+    }
+
+    void write_all(const Kernels &k) {
+        std::vector<RowSpec> rows;
+        for (int32_t n : lengths_) rows.push_back({0, n});
+        write(k, rows, 1);
+    }
+
+    std::vector<float> gather(const Step &t, const std::vector<std::vector<float>> &from, int32_t heads) const {
+        const size_t ld = (size_t)heads * s.head_size;
+        std::vector<float> out(t.ids.size() * ld);
+        for (size_t i = 0; i < t.ids.size(); i++)
+            std::copy_n(&from[t.sequence[t.row_of[i]]][t.positions[i] * ld], ld, &out[i * ld]);
+        return out;
+    }
+
+    std::vector<float> attend(const Kernels &k, const std::vector<RowSpec> &rows, int32_t threads, bool parallel = false) {
+        Step t = step(rows);
+        const std::vector<float> q = gather(t, queries, s.heads);
+        std::vector<float> out(q.size(), NAN);
+        const int32_t longest = *std::max_element(t.lens.begin(), t.lens.end());
+        const size_t floats = attention_scratch_floats(t.batch.num_tokens, t.batch.num_rows, s.heads, s.head_size, longest);
+        std::vector<float> scratch(floats + 16, 12345.0f);
+        const size_t ld = (size_t)s.heads * s.head_size;
+        const AttentionArgs args = {&t.batch, &kv, q.data(), ld, out.data(), ld, s.heads, scale(), s.softcap, s.window,
+                                    scratch.data()};
+        if (parallel) {
+            std::vector<std::thread> pool;
+            for (int32_t i = 0; i < threads; i++) pool.emplace_back([&, i] { k.attention_partial(&args, i, threads); });
+            for (auto &p : pool) p.join();
+        } else {
+            for (int32_t i = threads; i-- > 0;) k.attention_partial(&args, i, threads);
+        }
+        for (int32_t i = threads; i-- > 0;) k.attention_merge(&args, i, threads);
+        for (int i = 0; i < 16; i++) check(scratch[floats + i] == 12345.0f, "scratch written past its end");
+        return out;
+    }
+
+    float scale() const { return 1.0f / std::sqrt((float)s.head_size); }
+
+    // Largest error of one token's output against double precision, relative to the largest value of V.
+    double error(const float *out, int32_t sequence, int32_t position) const {
+        double worst = 0;
+        const int32_t group = s.heads / s.kv_heads, dims = s.head_size;
+        const int32_t first = s.window > 0 ? std::max(0, position - s.window + 1) : 0;
+        for (int32_t h = 0; h < s.heads; h++) {
+            const float *q = &queries[sequence][((size_t)position * s.heads + h) * dims];
+            std::vector<double> p, sum(dims, 0.0);
+            double top = -1e300, total = 0;
+            for (int32_t t = first; t <= position; t++) {
+                const float *key = &keys[sequence][((size_t)t * s.kv_heads + h / group) * dims];
+                double x = 0;
+                for (int32_t d = 0; d < dims; d++) x += (double)q[d] * rounded(key[d]);
+                x *= scale();
+                if (s.softcap > 0) x = s.softcap * std::tanh(x / s.softcap);
+                p.push_back(x);
+                top = std::max(top, x);
+            }
+            for (double &x : p) total += x = std::exp(x - top);
+            for (int32_t t = first; t <= position; t++)
+                for (int32_t d = 0; d < dims; d++)
+                    sum[d] += p[t - first] * rounded(values[sequence][((size_t)t * s.kv_heads + h / group) * dims + d]);
+            for (int32_t d = 0; d < dims; d++) worst = std::max(worst, std::fabs(sum[d] / total - out[h * dims + d]));
+        }
+        return worst;
+    }
+
+    Setup s;
+    std::vector<uint8_t> pool;
+    KVLayer kv;
+
+  private:
+    double rounded(float x) const {
+        if (s.type == KVType::F32) return x;
+        int exponent;
+        std::frexp(x, &exponent);
+        const double unit = std::ldexp(1.0, std::max(exponent - 11, -24));
+        return std::nearbyint(x / unit) * unit;
+    }
+
+    std::vector<int32_t> lengths_;
+    int32_t width = 0;
+    std::vector<std::vector<int32_t>> tables;
+    std::vector<std::vector<float>> queries, keys, values;
+};
+
+const char *describe(const Setup &s) {
+    static char text[160];
+    std::snprintf(text, sizeof text, "%d/%d heads x %d, block %d, %s, window %d, cap %g", s.heads, s.kv_heads, s.head_size,
+                  s.block_size, s.type == KVType::F16 ? "f16" : "f32", s.window, s.softcap);
+    return text;
+}
+
+// Bits of every token computed alone, by one thread, as a decode step.
+std::vector<std::vector<float>> alone(World &w, const Kernels &k, const std::vector<RowSpec> &rows) {
+    std::vector<std::vector<float>> out;
+    for (size_t i = 0; i < rows.size(); i++)
+        for (int32_t j = 0; j < rows[i].count; j++) {
+            std::vector<RowSpec> one(rows.size(), RowSpec{0, 0});
+            one[i] = {rows[i].start + j, 1};
+            out.push_back(w.attend(k, one, 1));
+        }
+    return out;
+}
+
+void compare(const std::vector<float> &got, const std::vector<std::vector<float>> &want, const Setup &s, const char *what) {
+    const size_t ld = (size_t)s.heads * s.head_size;
+    for (size_t i = 0; i < want.size(); i++)
+        check(std::memcmp(&got[i * ld], want[i].data(), ld * sizeof(float)) == 0, "%s: token %zu of %zu differs (%s)", what, i,
+              want.size(), describe(s));
+}
+
+// Rows in one mixed batch, in chunks, with 1 to 4 threads, on every set: the bits of the tokens alone.
+void check_setup(const Setup &s, const std::vector<RowSpec> &rows, uint64_t seed) {
+    std::vector<int32_t> lengths;
+    for (const RowSpec &r : rows) lengths.push_back(r.start + r.count);
+    const auto sets = kernel_sets();
+    World w(s, lengths, seed);
+    w.write_all(*sets.back());
+    const auto want = alone(w, *sets.back(), rows);
+    size_t token = 0;
+    for (size_t i = 0; i < rows.size(); i++)
+        for (int32_t j = 0; j < rows[i].count; j++, token++)
+            if (token % 5 == 0) {
+                const double e = w.error(want[token].data(), (int32_t)i, rows[i].start + j);
+                check(e < (s.head_size > 128 ? 4e-6 : 2e-6), "error %g against double (%s)", e, describe(s));
+            }
+    for (const Kernels *k : sets) {
+        const bool slow = std::strcmp(k->name, "portable") == 0;
+        for (int32_t threads = 1; threads <= (slow ? 1 : 4); threads++)
+            compare(w.attend(*k, rows, threads), want, s, k->name);
+        if (slow) continue;
+        compare(w.attend(*k, rows, 3, true), want, s, "three real threads");
+        compare(w.attend(*k, rows, 70), want, s, "more threads than work");
+        for (int32_t chunk : {1, 3, 17, 64}) {
+            std::vector<std::vector<float>> parts(rows.size());
+            for (int32_t done = 0;; done += chunk) {
+                std::vector<RowSpec> part;
+                bool any = false;
+                for (const RowSpec &r : rows) {
+                    part.push_back({r.start + done, std::max(0, std::min(chunk, r.count - done))});
+                    any |= part.back().count > 0;
+                }
+                if (!any) break;
+                const std::vector<float> out = w.attend(*k, part, 2);
+                size_t at = 0;
+                for (size_t i = 0; i < part.size(); i++) {
+                    const size_t n = (size_t)part[i].count * s.heads * s.head_size;
+                    parts[i].insert(parts[i].end(), out.begin() + at, out.begin() + at + n);
+                    at += n;
+                }
+            }
+            std::vector<float> all;
+            for (const auto &p : parts) all.insert(all.end(), p.begin(), p.end());
+            compare(all, want, s, "chunked");
+        }
+    }
+}
+
+// All block sizes hold the same numbers and give the same bits, also when tokens are written one by one.
+void check_block_sizes(Setup s, const std::vector<RowSpec> &rows) {
+    std::vector<int32_t> lengths;
+    for (const RowSpec &r : rows) lengths.push_back(r.start + r.count);
+    std::vector<float> first;
+    for (int32_t block : {16, 1, 4, 24, 32, 64, 256}) {
+        s.block_size = block;
+        for (const Kernels *k : kernel_sets()) {
+            World w(s, lengths, 7);
+            if (block % 3) w.write_all(*k);
+            else
+                for (int32_t p = 0; p < 2000; p++) {
+                    std::vector<RowSpec> one;
+                    for (int32_t n : lengths) one.push_back({p, p < n ? 1 : 0});
+                    if (std::all_of(one.begin(), one.end(), [](RowSpec r) { return r.count == 0; })) break;
+                    w.write(*k, one, 3);
+                }
+            const std::vector<float> out = w.attend(*k, rows, 2);
+            if (first.empty()) first = out;
+            check(same_bits(out, first), "block size %d on %s differs (%s)", block, k->name, describe(s));
+        }
+    }
+}
+
+// A NaN or infinity in the keys and values of later tokens changes nothing for earlier ones in the same tile.
+void check_future_is_unseen(const Setup &s) {
+    const std::vector<RowSpec> rows = {{90, 12}};
+    for (const Kernels *k : kernel_sets()) {
+        World w(s, {102}, 3);
+        w.write_all(*k);
+        const std::vector<float> clean = w.attend(*k, rows, 1);
+        World dirty(s, {102}, 3);
+        dirty.write(*k, {{0, 97}}, 1);
+        const std::vector<float> out = dirty.attend(*k, rows, 1);
+        const size_t seen = (size_t)7 * s.heads * s.head_size;
+        check(std::memcmp(out.data(), clean.data(), seen * sizeof(float)) == 0, "%s: NaN in the future is seen (%s)", k->name,
+              describe(s));
+        check(std::isnan(out[seen]), "%s: a NaN of its own must show (%s)", k->name, describe(s));
+    }
+}
+
+}  // namespace
+
+int main() {
+    const std::vector<RowSpec> mixed = {{1299, 1}, {0, 37}, {510, 5}, {63, 1}, {120, 20}, {0, 1}};
+    check_setup({9, 3, 64, 16, KVType::F16, 0, 0}, mixed, 1);
+    check_setup({14, 2, 64, 32, KVType::F16, 0, 0}, mixed, 2);
+    check_setup({12, 2, 128, 16, KVType::F16, 0, 0}, {{700, 9}, {1023, 2}}, 3);
+    check_setup({8, 4, 256, 16, KVType::F16, 200, 50.0f}, mixed, 4);
+    check_setup({4, 4, 80, 16, KVType::F32, 0, 0}, mixed, 5);
+    check_setup({4, 4, 96, 64, KVType::F16, 33, 0}, {{1400, 3}, {600, 40}, {0, 70}}, 6);
+    check_setup({5, 1, 40, 16, KVType::F32, 512, 20.0f}, {{1535, 2}, {511, 3}, {1030, 30}}, 7);
+    check_setup({16, 1, 16, 4, KVType::F16, 0, 0}, mixed, 8);
+    check_setup({40, 2, 8, 1, KVType::F32, 1, 0}, {{100, 5}, {0, 3}}, 9);
+    check_setup({2, 1, 72, 256, KVType::F16, 700, 0}, {{2100, 1}, {1999, 4}}, 10);
+    check_block_sizes({6, 2, 64, 16, KVType::F16, 0, 0}, {{600, 1}, {0, 50}, {200, 7}});
+    check_block_sizes({6, 2, 40, 16, KVType::F32, 100, 30.0f}, {{600, 1}, {0, 50}, {200, 7}});
+    check_future_is_unseen({9, 3, 64, 16, KVType::F16, 0, 0});
+    check_future_is_unseen({4, 4, 40, 4, KVType::F32, 50, 0});
+    return report("attention");
+}
