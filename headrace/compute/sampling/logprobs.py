@@ -33,7 +33,7 @@ def is_broken(logits: F32) -> bool:
 
 
 def report(logits: F32, tokens: I32, k: int) -> Sampled:
-    """Raw log-probability and rank of `tokens` [S] and the k most likely tokens of `logits` [S, V] (not changed)."""
+    """Log-probability and rank of `tokens` [S] and the k most likely tokens of raw `logits` [S, V]."""
     rows = logits.shape[0]
     out = empty(rows, k)
     for s in range(rows):

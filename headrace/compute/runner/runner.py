@@ -1,0 +1,106 @@
+"""The runner: `run(StepPlan) -> StepResult`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from headrace.base.clock import now_s
+from headrace.base.step import Row, RowResult, StepPlan, StepResult, Wants
+from headrace.compute.ops.api import Backend, KVPool, Program
+from headrace.compute.runner.draws import Draws, Outcome
+from headrace.compute.runner.inputs import Inputs, RopeRows
+from headrace.compute.runner.mover import apply
+from headrace.compute.runner.passes import passes
+from headrace.compute.runner.state import DeviceState
+
+Propose = Callable[[Sequence[int]], Sequence[int]]
+"""Drafts for the tokens after a sequence; at most the runner's `max_drafts` of them count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerParts:
+    """What a runner works with.
+
+    `slot_begins(slot, prompt_len)` and `rope_rows` serve RoPE kinds whose angles depend on the length.
+    """
+
+    backend: Backend
+    program: Program
+    pool: KVPool
+    state: DeviceState
+    max_tokens: int
+    max_logits: int
+    max_drafts: int = 0
+    slot_begins: Callable[[int, int], None] | None = None
+    rope_rows: RopeRows | None = None
+    propose: Propose | None = None
+    weight_bytes: int = 0
+
+
+class Runner:
+    """Executes step plans. One thread calls it."""
+
+    def __init__(self, parts: RunnerParts) -> None:
+        self._parts = parts
+        self._state = parts.state
+        self._inputs = Inputs(parts.state, parts.pool, parts.max_tokens, parts.rope_rows)
+        self._draws = Draws(parts.state, parts.backend)
+        geometry = parts.pool.geometry
+        self._token_bytes = geometry.block_bytes // geometry.block_size
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Do what the plan says: ends, begins, moves, rows.
+
+        Returns:
+            One result per row, in plan order. A row whose logits are broken has an error; the others go on.
+
+        Raises:
+            ValueError: the plan contradicts the state of the slots (a fault of Headrace).
+        """
+        began_s = now_s()
+        self._prepare(plan)
+        outcomes = [Outcome() for _ in plan.rows]
+        bytes_read = 0
+        for pieces in passes(plan.rows, self._parts.max_logits):
+            context = self._inputs.gather(pieces)
+            logits = self._parts.program.run(context)
+            self._draws.take(pieces, logits, outcomes)
+            bytes_read += self._parts.weight_bytes + int(context.key_len.sum()) * self._token_bytes
+        results = tuple(self._close(row, out) for row, out in zip(plan.rows, outcomes, strict=True))
+        return StepResult(step=plan.step, rows=results, seconds=now_s() - began_s, bytes_read=bytes_read)
+
+    def _prepare(self, plan: StepPlan) -> None:
+        state = self._state
+        for slot in plan.ends:
+            state.end(int(slot))
+        for begin in plan.begins:
+            state.begin(begin)
+            if self._parts.slot_begins is not None:
+                self._parts.slot_begins(int(begin.slot), len(begin.request.prompt_ids))
+        apply(plan.moves, self._parts.pool)
+        for row in plan.rows:
+            state.update(row)
+
+    def _close(self, row: Row, outcome: Outcome) -> RowResult:
+        """Take drawn tokens into the slot and ask for drafts."""
+        if outcome.error is not None:
+            return RowResult(slot=row.slot, lease=row.lease, error=outcome.error)
+        slot, num_drafts = int(row.slot), 0
+        if row.sample:
+            self._state.append(slot, outcome.tokens)
+            num_drafts = self._propose(slot)
+        return RowResult(
+            slot=row.slot,
+            lease=row.lease,
+            tokens=tuple(outcome.tokens),
+            logprobs=tuple(outcome.logprobs),
+            prompt_logprobs=tuple(outcome.prompt_logprobs) if row.wants & Wants.PROMPT_LOGPROBS else (),
+            num_drafts=num_drafts,
+        )
+
+    def _propose(self, slot: int) -> int:
+        if self._parts.propose is None:
+            return 0
+        known = self._state.tokens[slot, : self._state.num_tokens[slot]].tolist()
+        drafts = list(self._parts.propose(known))[: self._parts.max_drafts]
+        self._state.draft(slot, drafts)
+        return len(drafts)
