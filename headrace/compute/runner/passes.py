@@ -28,7 +28,7 @@ class Piece:
 
 
 def passes(rows: Sequence[Row], max_logits: int) -> list[list[Piece]]:
-    """Cut rows into pieces and pieces into passes of at most `max_logits` logits; pieces of a row in order."""
+    """Cut rows into pieces, and pieces into passes of at most `max_logits` logits."""
     plain = [_whole(i, row) for i, row in enumerate(rows) if not row.wants & Wants.PROMPT_LOGPROBS]
     reporting = [(i, row) for i, row in enumerate(rows) if row.wants & Wants.PROMPT_LOGPROBS]
     if not reporting:

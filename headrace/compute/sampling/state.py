@@ -2,6 +2,7 @@
 
 Most requests use neither penalties nor bans nor masks: their slot has no `SlotExtras`, and a step copies
 plain arrays.
+"""
 
 from collections.abc import Sequence
 
