@@ -1,0 +1,12 @@
+"""BF16: the upper half of a 32-bit float."""
+
+import numpy as np
+
+from headrace.compute.quant.scheme import F32, U8, Scheme
+
+
+def _decode(groups: U8) -> F32:
+    return (groups.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+SCHEME = Scheme(name="bf16", gguf_id=30, group=1, group_bytes=2, decode=_decode)

@@ -1,0 +1,12 @@
+"""F32: plain 32-bit floats."""
+
+import numpy as np
+
+from headrace.compute.quant.scheme import F32, U8, Scheme
+
+
+def _decode(groups: U8) -> F32:
+    return groups.view(np.float32).copy()
+
+
+SCHEME = Scheme(name="f32", gguf_id=0, group=1, group_bytes=4, decode=_decode)
