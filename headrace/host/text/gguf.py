@@ -1,0 +1,219 @@
+"""Tokenizers from the `tokenizer.*` metadata of GGUF files."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import tokenizers
+from tokenizers import AddedToken, models
+
+from headrace.base.errors import CheckpointError
+from headrace.host.text import spelling
+from headrace.host.text.endtokens import ends_by_name
+from headrace.host.text.pretokenize import word_rule
+from headrace.host.text.sentencepiece import merge_core, unigram_core
+from headrace.host.text.specials import SpecialToken
+from headrace.host.text.vocabulary import Marks, SpacePrefix, Vocabulary
+
+MAX_ENTRIES = 4_000_000
+MAX_TEMPLATE_CHARS = 1 << 20
+_UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Typed reading of GGUF metadata; names are without `tokenizer.ggml.`."""
+
+    values: Mapping[str, Any]
+
+    def list_of(self, name: str, kind: type | tuple[type, ...]) -> list[Any] | None:
+        """The array `name`; None when absent.
+
+        Raises:
+            CheckpointError: it is no array, too long, or holds something else.
+        """
+        value = self.values.get(f"tokenizer.ggml.{name}")
+        if value is None:
+            return None
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            raise CheckpointError(f"tokenizer.ggml.{name} is {type(value).__name__}, not an array")
+        found = list(cast("Sequence[Any]", value))
+        if len(found) > MAX_ENTRIES:
+            raise CheckpointError(
+                f"tokenizer.ggml.{name} holds {len(found)} entries; the limit is {MAX_ENTRIES}"
+            )
+        if (
+            not all(map(kind.__instancecheck__, found))
+            if isinstance(kind, type)
+            else not _all_of(found, kind)
+        ):
+            raise CheckpointError(f"tokenizer.ggml.{name} holds entries of a wrong type")
+        return found
+
+    def flag(self, name: str, default: bool) -> bool:
+        """The flag `name`."""
+        return bool(self.values.get(f"tokenizer.ggml.{name}", default))
+
+    def token(self, name: str, num_entries: int) -> int | None:
+        """The token id `name`_token_id; None when absent or marked absent (2^32 - 1).
+
+        Raises:
+            CheckpointError: the id is outside the vocabulary.
+        """
+        value = self.values.get(f"tokenizer.ggml.{name}_token_id")
+        if value is None or int(value) in (-1, 0xFFFFFFFF):
+            return None
+        if not 0 <= int(value) < num_entries:
+            raise CheckpointError(
+                f"tokenizer.ggml.{name}_token_id is {value}; the vocabulary has {num_entries} entries"
+            )
+        return int(value)
+
+
+def read(values: Mapping[str, Any]) -> tuple[Vocabulary, Marks]:
+    """Vocabulary and marks of a GGUF file.
+
+    Args:
+        values: the metadata, arrays as lists.
+
+    Raises:
+        CheckpointError: metadata is missing, broken, or names a kind of tokenizer that Headrace lacks.
+    """
+    data = Metadata(values)
+    model = str(values.get("tokenizer.ggml.model"))
+    builders = {"gpt2": _byte_level, "llama": _sentencepiece, "t5": _unigram}
+    if model not in builders:
+        raise CheckpointError(
+            f"unknown tokenizer {model!r} (tokenizer.ggml.model); known: {', '.join(sorted(builders))}. "
+            "Name the model's tokenizer.json with --tokenizer"
+        )
+    entries = data.list_of("tokens", str)
+    if not entries:
+        raise CheckpointError("the GGUF file holds no vocabulary (tokenizer.ggml.tokens)")
+    entries = [entry or f"[EMPTY_{i}]" for i, entry in enumerate(entries)] if "" in entries else entries
+    types = data.list_of("token_type", int) or [1] * len(entries)
+    if len(types) != len(entries):
+        raise CheckpointError(f"{len(types)} token types for {len(entries)} tokens")
+    vocabulary, add_bos, add_eos = builders[model](data, entries, types)
+    return vocabulary, _marks(data, vocabulary, add_bos, add_eos)
+
+
+def _byte_level(data: Metadata, entries: list[str], types: list[int]) -> tuple[Vocabulary, bool, bool]:
+    rule = word_rule(data.values.get("tokenizer.ggml.pre"))
+    merges = data.list_of("merges", str)
+    if merges is None:
+        raise CheckpointError("the GGUF file holds no merges (tokenizer.ggml.merges)")
+    core = tokenizers.Tokenizer(
+        _library_model(_ids(entries), [_pair(m) for m in merges], ignore_merges=rule.whole_words)
+    )
+    core.pre_tokenizer = rule.pre_tokenizer()  # type: ignore[assignment]
+    normalizer = rule.normalizer()
+    if normalizer is not None:
+        core.normalizer = normalizer  # type: ignore[assignment]
+    return _vocabulary(core, entries, types, spelling.byte_level), rule.adds_bos, False
+
+
+def _sentencepiece(data: Metadata, entries: list[str], types: list[int]) -> tuple[Vocabulary, bool, bool]:
+    scores = _scores(data, entries)
+    unknown = data.token("unknown", len(entries))
+    core = merge_core(_ids(entries), [t == 1 for t in types], scores, entries[unknown or 0])
+    prefix = SpacePrefix.EACH if data.flag("add_space_prefix", True) else SpacePrefix.NEVER
+    return _vocabulary(core, entries, types, spelling.sentencepiece, prefix), True, False
+
+
+def _unigram(data: Metadata, entries: list[str], types: list[int]) -> tuple[Vocabulary, bool, bool]:
+    charsmap = data.values.get("tokenizer.ggml.precompiled_charsmap")
+    core = unigram_core(
+        list(zip(entries, _scores(data, entries), strict=True)),
+        data.token("unknown", len(entries)) or 0,
+        bytes(b & 0xFF for b in charsmap) if charsmap else b"",
+        squeeze=data.flag("remove_extra_whitespaces", True),
+    )
+    prefix = SpacePrefix.EACH if data.flag("add_space_prefix", True) else SpacePrefix.NEVER
+    return _vocabulary(core, entries, types, spelling.sentencepiece, prefix), False, True
+
+
+def _vocabulary(
+    core: tokenizers.Tokenizer,
+    entries: list[str],
+    types: list[int],
+    spell: spelling.Spelling,
+    space_prefix: SpacePrefix = SpacePrefix.NEVER,
+) -> Vocabulary:
+    added = [i for i, t in enumerate(types) if t == _USER_DEFINED]
+    core.add_tokens([AddedToken(entries[i], normalized=False, special=False) for i in added])
+    return Vocabulary(
+        core=core,
+        entries=entries,
+        spelling=spell,
+        specials=tuple(
+            SpecialToken(id=i, text=entries[i]) for i, t in enumerate(types) if t in (_CONTROL, _UNKNOWN)
+        ),
+        literals=frozenset(added) if spell is spelling.byte_level else frozenset(),
+        space_prefix=space_prefix,
+    )
+
+
+def _marks(data: Metadata, vocabulary: Vocabulary, add_bos: bool, add_eos: bool) -> Marks:
+    count = len(vocabulary.entries)
+    ids = {name: data.token(name, count) for name in ("bos", "eos", "eot", "eom", "unknown", "padding")}
+    by_text = {t.text: t.id for t in vocabulary.specials}
+    named = {by_text[text] for text in ends_by_name(by_text)}
+    ends = {i for name in ("eos", "eot", "eom") if (i := ids[name]) is not None}
+    bos, eos = ids["bos"], ids["eos"]
+    template = data.values.get("tokenizer.chat_template")
+    if template is not None and len(template) > MAX_TEMPLATE_CHARS:
+        raise CheckpointError(
+            f"the chat template has {len(template)} characters; the limit is {MAX_TEMPLATE_CHARS}"
+        )
+    return Marks(
+        bos_id=bos,
+        end_ids=frozenset(ends | named),
+        prefix=(bos,) if bos is not None and data.flag("add_bos_token", add_bos) else (),
+        suffix=(eos,) if eos is not None and data.flag("add_eos_token", add_eos) else (),
+        chat_template=template,
+        special_tokens={
+            f"{name}_token": vocabulary.entries[i]
+            for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
+            if (i := ids[key]) is not None
+        },
+    )
+
+
+def _library_model(
+    vocab: dict[str, int], merges: list[tuple[str, str]], *, ignore_merges: bool
+) -> models.BPE:
+    try:
+        return models.BPE(vocab, merges, ignore_merges=ignore_merges)
+    except Exception as fault:  # the library raises bare Exception for merges outside the vocabulary
+        raise CheckpointError(f"tokenizer.ggml.merges do not fit the vocabulary: {fault}") from fault
+
+
+def _ids(entries: list[str]) -> dict[str, int]:
+    ids = dict(zip(entries, range(len(entries)), strict=True))
+    if len(ids) != len(entries):  # of equal entries the first counts
+        ids = dict(zip(reversed(entries), range(len(entries) - 1, -1, -1), strict=True))
+    return ids
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    # A part may itself begin with a space, so the separator is looked for after the first character.
+    cut = merge.find(" ", 1)
+    if cut < 1:
+        raise CheckpointError(
+            f"merge {merge!r} (tokenizer.ggml.merges) is not two parts with a space between"
+        )
+    return merge[:cut], merge[cut + 1 :]
+
+
+def _scores(data: Metadata, entries: list[str]) -> list[float]:
+    scores = data.list_of("scores", (int, float))
+    if scores is None or len(scores) != len(entries):
+        raise CheckpointError(
+            f"{0 if scores is None else len(scores)} scores (tokenizer.ggml.scores) for {len(entries)} tokens"
+        )
+    return [float(s) for s in scores]
+
+
+def _all_of(values: list[Any], kinds: tuple[type, ...] | type) -> bool:
+    return all(isinstance(v, kinds) for v in values)

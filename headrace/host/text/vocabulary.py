@@ -1,0 +1,50 @@
+"""What a tokenizer is made of, whatever file it comes from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import tokenizers
+
+from headrace.host.text.specials import SpecialToken
+from headrace.host.text.spelling import Spelling
+
+
+class SpacePrefix(Enum):
+    """Where a space is put in front of text, as SentencePiece vocabularies ask for."""
+
+    NEVER = "never"
+    FIRST = "first"
+    """At the very beginning, unless the text begins with a space."""
+    EACH = "each"
+    """At the beginning and after every special token."""
+    BY_LIBRARY = "by_library"
+    """The library's encoder puts it; it only has to be taken away when decoding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """The entries of a tokenizer and how they are spelled; an entry's index is its token id."""
+
+    core: tokenizers.Tokenizer
+    """Encodes plain text; knows no special tokens."""
+    entries: Sequence[str]
+    spelling: Spelling
+    specials: tuple[SpecialToken, ...] = ()
+    literals: frozenset[int] = frozenset()
+    """Tokens whose entry is plain text, whatever the spelling (added by users of the vocabulary)."""
+    space_prefix: SpacePrefix = SpacePrefix.NEVER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """What begins and ends a text, and the chat template that uses those marks."""
+
+    bos_id: int | None = None
+    end_ids: frozenset[int] = frozenset()
+    prefix: tuple[int, ...] = ()
+    """Put before a text when special tokens are asked for."""
+    suffix: tuple[int, ...] = ()
+    chat_template: str | None = None
+    special_tokens: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Names that templates use (`bos_token`, `eos_token`, ...) and their texts."""
