@@ -1,0 +1,242 @@
+// One row of raw logits to one token.
+//
+//  1 A NaN or +inf, or nothing but -inf, is error 1.  2 Log-probabilities are those of the raw logits:
+//  l - max - log(sum(e^(l - max))).  3 Tokens outside the mask become -inf.  4 Bias is added.  5 Each seen token:
+//  l > 0 ? l / repetition : l * repetition; then l -= count * frequency, and l -= presence if count > 0. Nothing but -inf
+//  left is error 2.  6 Temperature below 1e-6: the largest l; else l = (l - max) / temperature.  7 min_p drops
+//  l < log(min_p).  8 top_k keeps the k first.  9 top_p keeps the shortest run of the first whose share of what is left
+//  reaches top_p.  10 The token is the largest l + noise(seed, position, id).
+//
+// The order is by (value descending, id ascending) everywhere, so steps 7 to 9 each keep a prefix of it. Logits are not
+// changed: when steps 3 to 5 change something, they work on a copy in `scratch`. Groups of tokens whose maximum plus the
+// largest possible noise cannot beat the best so far are skipped, which is exact.
+#include "kernels/decl.h"
+#include "kernels/philox.h"
+#include "kernels/sample_scores.h"
+
+namespace headrace {
+namespace HR_ISA {
+namespace {
+
+constexpr float kGreedyBelow = 1e-6f;
+constexpr int32_t kErrorNumeric = 1, kErrorNothingLeft = 2;
+
+bool has_edits(const SampleArgs &a) { return a.allowed != nullptr || a.num_bias > 0 || a.num_seen > 0; }
+
+// Steps 3 to 5 on a copy of the logits.
+void edit(const SampleArgs &a, float *scores) {
+    if (a.allowed == nullptr) {
+        std::memcpy(scores, a.logits, (size_t)a.vocab * sizeof(float));
+    } else {
+        for (int32_t i = 0; i < a.vocab; i++)
+            scores[i] = a.allowed[i / 32] >> (i % 32) & 1 ? a.logits[i] : kMinusInfinity;
+    }
+    for (int32_t i = 0; i < a.num_bias; i++) scores[a.bias_ids[i]] += a.bias_values[i];
+    for (int32_t i = 0; i < a.num_seen; i++) {
+        float *l = scores + a.seen_ids[i];
+        const float count = (float)a.seen_counts[i];
+        *l = *l > 0 ? *l / a.repetition : *l * a.repetition;
+        *l -= count * a.frequency;
+        if (a.seen_counts[i] > 0) *l -= a.presence;
+    }
+}
+
+// Steps 7 to 9: the last place that is kept. `s` is scaled: its first place has value 0.
+Limit keep(const SampleArgs &a, const Scores &s) {
+    Limit limit = {kMinusInfinity, kAnyId};
+    if (a.min_p > 0) limit.value = (float)__builtin_log((double)a.min_p);
+    if (a.top_k > 0 && a.top_k < a.vocab) limit = shorter(limit, first_places(s, a.top_k));
+    if (a.top_p < 1) {
+        // All tokens below `floor` together weigh less than what top_p may leave out.
+        const double mass = mass_of(s, limit), spare = (1.0 - (double)a.top_p) * mass / a.vocab;
+        const float floor = (float)__builtin_log(spare) - 1e-3f;
+        limit = shorter(limit, select_prefix(s, {true, (double)a.top_p * mass, floor, limit}));
+    }
+    return limit;
+}
+
+struct Best {
+    float value;
+    int32_t id;
+
+    void offer(float v, int32_t i) {
+        if (v > value || (v == value && i < id)) value = v, id = i;
+    }
+};
+
+// Smallest top 23 bits of a word whose noise could reach d: 1 - u <= -log(u) = e^-noise <= e^-d <= 2^-floor(d log2 e).
+int32_t least_word(float d) {
+    if (!(d > 0.5f)) return 0;
+    const int32_t halvings = (int32_t)((d - 0.01f) * 1.4426f);
+    return halvings > 22 ? (1 << 23) - 2 : (1 << 23) - (1 << (23 - halvings)) - 1;
+}
+
+// Step 10 for ids [first, first + 32), whose values start at p.
+void draw_block(const Scores &s, NoiseKey key, Limit limit, const float *p, int32_t first, Best *best) {
+    F8 values[4], top = splat(kMinusInfinity);
+    for (int32_t i = 0; i < 4; i++) {
+        const F8 v = s.scaled(p + 8 * i);
+        values[i] = select(inside(v, first + 8 * i, limit), v, splat(kMinusInfinity));
+        top = max(top, values[i]);
+    }
+    const float largest = largest_lane(top);
+    if (largest + kNoiseBound < best->value || largest == kMinusInfinity) return;
+    const NoiseWords words = noise_words(key, first);
+    const I8 most = max(max(words.word[0], words.word[1]), max(words.word[2], words.word[3]));
+    if (bits(greater(most, splat(least_word(best->value - largest) - 1))) == 0) return;
+    int32_t by_word[32], by_id[32];
+    for (int32_t w = 0; w < 4; w++) store(by_word + 8 * w, words.word[w]);
+    for (int32_t i = 0; i < 32; i++) by_id[i] = by_word[i % 4 * 8 + i / 4];
+    for (int32_t i = 0; i < 4; i++) {
+        const F8 noisy = values[i] + gumbel(load(by_id + 8 * i));
+        if (largest_lane(noisy) < best->value) continue;
+        float lanes[8];
+        store(lanes, noisy);
+        for (int32_t j = 0; j < 8; j++)
+            if (first + 8 * i + j < s.count) best->offer(lanes[j], first + 8 * i + j);
+    }
+}
+
+void draw_group(const Scores &s, NoiseKey key, Limit limit, int32_t g, Best *best) {
+    const float *p = s.group_at(g);
+    for (int32_t i = 0; i < s.group; i += kNoiseBlock) draw_block(s, key, limit, p + i, g * s.group + i, best);
+}
+
+// Step 10. The group of the largest value goes first, so that most others need not be looked at.
+int32_t draw(const Scores &s, NoiseKey key, Limit limit) {
+    Best best = {kMinusInfinity, INT32_MAX};
+    int32_t start = 0;
+    while (start < s.groups - 1 && s.maxima[start] != 0.0f) start++;
+    draw_group(s, key, limit, start, &best);
+    for (int32_t g = 0; g < s.groups; g++)
+        if (g != start && s.maxima[g] >= limit.value && s.maxima[g] + kNoiseBound >= best.value)
+            draw_group(s, key, limit, g, &best);
+    return best.id;
+}
+
+// log(sum(e^(l - max))) of raw scores.
+float log_mass(const Scores &raw, float top) {
+    double total = 0;
+    for (int32_t g = 0; g < raw.groups; g++) {
+        const float *p = raw.group_at(g);
+        F8 lanes = zero();
+        for (int32_t i = 0; i < raw.group; i += 8) lanes = lanes + exp_nonpositive(load(p + i) - splat(top));
+        total += (double)sum(lanes);
+    }
+    return (float)__builtin_log(total);
+}
+
+// Place of a token in the order, counted from 1.
+int32_t rank_of(const Scores &raw, float value, int32_t token) {
+    int32_t before = 0;
+    for (int32_t g = 0; g < raw.groups; g++) {
+        if (raw.maxima[g] < value) continue;
+        const float *p = raw.group_at(g);
+        for (int32_t i = 0; i < raw.group; i += 8)
+            before += __builtin_popcount(bits(inside(load(p + i), g * raw.group + i, {value, token - 1})));
+    }
+    return before + 1;
+}
+
+struct InOrder {
+    const float *values;
+    HR_INLINE bool operator()(int32_t a, int32_t b) const {
+        return values[a] > values[b] || (values[a] == values[b] && a < b);
+    }
+};
+
+// Heap sort: in place, no allocation, n log n at worst.
+void sort_ids(int32_t *ids, int32_t n, InOrder before) {
+    const auto sift = [&](int32_t root, int32_t end) {
+        for (int32_t child; (child = 2 * root + 1) < end; root = child) {
+            if (child + 1 < end && before(ids[child], ids[child + 1])) child++;
+            if (!before(ids[root], ids[child])) return;
+            const int32_t id = ids[root];
+            ids[root] = ids[child];
+            ids[child] = id;
+        }
+    };
+    for (int32_t i = n / 2; i-- > 0;) sift(i, n);
+    for (int32_t end = n - 1; end > 0; end--) {
+        const int32_t id = ids[0];
+        ids[0] = ids[end];
+        ids[end] = id;
+        sift(0, end);
+    }
+}
+
+// The k first tokens in order.
+void list_best(const Scores &raw, int32_t k, int32_t *ids) {
+    const Limit last = first_places(raw, k);
+    int32_t found = 0;
+    for (int32_t g = 0; g < raw.groups && found < k; g++) {
+        if (raw.maxima[g] < last.value) continue;
+        const float *p = raw.group_at(g);
+        for (int32_t i = 0; i < raw.group && found < k; i++) {
+            const int32_t id = g * raw.group + i;
+            if (id < raw.count && (p[i] > last.value || (p[i] == last.value && id <= last.id))) ids[found++] = id;
+        }
+    }
+    sort_ids(ids, found, {raw.values});
+}
+
+// Step 2 for one token and the k best.
+void report(const Scores &raw, float top, int32_t token, int32_t k, float *logprob, int32_t *rank, int32_t *top_ids,
+            float *top_logprobs) {
+    const float norm = log_mass(raw, top), value = raw.values[token];
+    *logprob = (value - top) - norm;
+    *rank = rank_of(raw, value, token);
+    k = least(k, raw.count);
+    if (k <= 0) return;
+    list_best(raw, k, top_ids);
+    for (int32_t i = 0; i < k; i++) top_logprobs[i] = (raw.values[top_ids[i]] - top) - norm;
+}
+
+// Steps 3 to 10; returns the token or sets an error. `raw` holds the open logits and is used up.
+int32_t choose(SampleArgs &a, Scores *s, float top) {
+    if (has_edits(a)) {
+        edit(a, a.scratch);
+        if (!open_scores(a.scratch, a.vocab, s, &top)) return a.error = kErrorNumeric, -1;
+        if (top == kMinusInfinity) return a.error = kErrorNothingLeft, -1;
+    }
+    if (a.temperature < kGreedyBelow) return first_of(*s, top);
+    scale_scores(s, top, a.temperature);
+    return draw(*s, {a.seed, a.position}, keep(a, *s));
+}
+
+}  // namespace
+
+void sample(SampleArgs *args) {
+    SampleArgs &a = *args;
+    a.token = -1;
+    a.logprob = 0.0f;
+    a.rank = 0;
+    a.error = 0;
+    Scores scores;
+    float top;
+    if (!open_scores(a.logits, a.vocab, &scores, &top) || top == kMinusInfinity) {
+        a.error = kErrorNumeric;
+        return;
+    }
+    a.token = choose(a, &scores, top);
+    if (a.error != 0 || a.num_logprobs < 0) return;
+    open_scores(a.logits, a.vocab, &scores, &top);
+    report(scores, top, a.token, a.num_logprobs, &a.logprob, &a.rank, a.top_ids, a.top_logprobs);
+}
+
+// A row with a NaN or +inf, or nothing but -inf: rank 0, NaN log-probability, no best tokens.
+void logprobs(const float *logits, int32_t vocab, int32_t token, int32_t k, float *logprob, int32_t *rank,
+              int32_t *top_ids, float *top_logprobs) {
+    Scores scores;
+    float top;
+    if (open_scores(logits, vocab, &scores, &top) && top > kMinusInfinity) {
+        report(scores, top, token, k, logprob, rank, top_ids, top_logprobs);
+        return;
+    }
+    *logprob = __builtin_nanf("");
+    *rank = 0;
+    for (int32_t i = 0; i < k; i++) top_ids[i] = -1, top_logprobs[i] = __builtin_nanf("");
+}
+
+}  // namespace HR_ISA
+}  // namespace headrace
