@@ -39,7 +39,9 @@ class Scheme:
             CheckpointError: `k` is not a whole number of groups.
         """
         if k % self.group:
-            raise CheckpointError(f"rows of {k} values cannot be stored as {self.name}: groups hold {self.group}")
+            raise CheckpointError(
+                f"rows of {k} values cannot be stored as {self.name}: groups hold {self.group}"
+            )
         return k // self.group * self.group_bytes
 
     def dequantize(self, rows: U8) -> F32:

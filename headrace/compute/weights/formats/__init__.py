@@ -1,0 +1,1 @@
+"""One container per file; each exposes `FORMAT` (see `weights/checkpoint.Format`)."""
