@@ -1,0 +1,198 @@
+"""Hand a lowered recording over to C++ and run it."""
+
+from collections.abc import Hashable
+from typing import Any
+
+from headrace import _native
+from headrace.base.errors import ShapeError
+from headrace.compute.ops.api import F32, AttentionParams, ForwardContext, StepLimits
+from headrace.compute.ops.backends.native.plan import Plan, lives, plan
+from headrace.compute.ops.backends.native.pool import NativeKVPool
+from headrace.compute.ops.backends.native.record import LOGITS, Node, Quantized, Recording, Value
+
+Ref = tuple[int, int, int]
+NO_QUANT = -1
+
+
+class NativeProgram:
+    """A step program; see `Program`. Bound to one KV pool."""
+
+    def __init__(
+        self, runtime: Any, recording: Recording, limits: StepLimits, kv: NativeKVPool
+    ) -> None:
+        self.kv = kv
+        self.limits = limits
+        self._keep = [node.params for node in recording.nodes]
+        self.native = _Builder(runtime, recording, limits, kv).build()
+
+    def run(self, ctx: ForwardContext) -> F32:
+        """See `Program.run`.
+
+        Raises:
+            ShapeError: an input is outside the limits, or indices do not agree; nothing has run then.
+        """
+        if ctx.kv is not self.kv:
+            raise ShapeError("the program was made for another KV pool; compile it again for this one")
+        try:
+            return self.native.run(
+                ctx.token_ids,
+                ctx.positions,
+                ctx.row_of,
+                ctx.query_start,
+                ctx.key_len,
+                ctx.tables,
+                ctx.rope_rows,
+                ctx.logit_rows,
+            )
+        except (ValueError, TypeError) as error:
+            raise ShapeError(f"the inputs of a step are wrong: {error}") from error
+
+    def timings(self) -> dict[str, float]:
+        """Seconds per kind of operation since `native.set_timing(True)`, waiting included."""
+        return {name: seconds for name, seconds in self.native.timings if seconds}
+
+
+class _Builder:
+    """One walk over the nodes: buffers first, then operations."""
+
+    def __init__(
+        self, runtime: Any, recording: Recording, limits: StepLimits, kv: NativeKVPool
+    ) -> None:
+        self.recording = recording
+        self.limits = limits
+        self.shared, self.private = self._plan()
+        widths = (limits.max_tokens, limits.max_rows, limits.max_logits, limits.table_width)
+        self.program = _native.Program(
+            runtime, kv.memory, widths, self.shared.size, self.private.size
+        )
+        self.ids: dict[Hashable, int] = {}
+        self.groups: dict[int, int] = {}
+
+    def build(self) -> Any:
+        """The finished native program."""
+        for thing in self.shared.offsets:
+            self.ids[thing] = self._add_buffer(thing)
+        for node in self.recording.nodes:
+            getattr(self, f"_{node.kind}")(node)
+        self.program.finish(self._ref(self.recording.output))
+        return self.program
+
+    def _plan(self) -> tuple[Plan, Plan]:
+        touches = [self._things(node) for node in self.recording.nodes]
+        output = self.recording.output.root
+        touches.append([output])
+        shared = lives(touches, lambda thing: self._bytes(thing, self._max_rows(thing)))
+        own = {t for things in touches for t in things if self._is_private(t)}
+        private = lives(
+            [[t for t in things if t in own] for things in touches],
+            lambda thing: self._bytes(thing, _native.PRIVATE_ROWS),
+        )
+        return plan(shared), plan(private)
+
+    @staticmethod
+    def _things(node: Node) -> list[Hashable]:
+        floats: list[Hashable] = [value.root for value in node.touched]
+        return floats + [q for q in (node.quant_in, node.quant_out) if q is not None]
+
+    def _is_private(self, thing: Hashable) -> bool:
+        if isinstance(thing, Quantized):
+            return thing.private
+        return any(n.output is thing and n.params.get("private") for n in self.recording.nodes)
+
+    def _max_rows(self, thing: Any) -> int:
+        return self.limits.max_logits if thing.rows == LOGITS else self.limits.max_tokens
+
+    def _bytes(self, thing: Any, rows: int) -> int:
+        if isinstance(thing, Quantized):
+            return _native.quant_bytes(rows, thing.width)
+        return 4 * rows * self._ld(thing)
+
+    def _ld(self, value: Value) -> int:
+        """Columns between rows; logits lie without gaps."""
+        return value.width if value is self.recording.output.root else -(-value.width // 16) * 16
+
+    def _add_buffer(self, thing: Any) -> int:
+        offset, own = self.shared.offsets[thing], self.private.offsets.get(thing)
+        logits = thing.rows == LOGITS
+        if isinstance(thing, Quantized):
+            return self.program.add_quant_buffer(offset, thing.width, logits, own)
+        return self.program.add_buffer(offset, self._ld(thing), logits, own)
+
+    def _ref(self, value: Value) -> Ref:
+        return self.ids[value.root], value.start, value.width
+
+    def _quant(self, quant: Quantized | None) -> int:
+        return NO_QUANT if quant is None else self.ids[quant]
+
+    def _group(self, node: Node) -> int:
+        group = node.params["group"]
+        if id(group) not in self.groups:
+            self.groups[id(group)] = self.program.add_group(list(group.parts))
+        return self.groups[id(group)]
+
+    def _embed(self, node: Node) -> None:
+        self.program.embed(self._group(node), node.params["scale"], self._ref(node.output))
+
+    def _rms_norm(self, node: Node) -> None:
+        x, out, quant = self._ref(node.inputs[0]), self._ref(node.output), self._quant(node.quant_out)
+        self.program.rms_norm(x, node.params["weight"], node.params["eps"], out, quant)
+
+    def _quantize(self, node: Node) -> None:
+        self.program.quantize(self._ref(node.inputs[0]), self._quant(node.quant_out))
+
+    def _linear(self, node: Node) -> None:
+        self.program.matmul(
+            self._ref(node.inputs[0]),
+            self._quant(node.quant_in),
+            self._group(node),
+            self._ref(node.output),
+            node.params["bias"],
+            node.params.get("accumulate", False),
+        )
+
+    def _gated_linear(self, node: Node) -> None:
+        p = node.params
+        self.program.gated_matmul(
+            self._ref(node.inputs[0]),
+            (self._quant(node.quant_in), self._quant(node.quant_out)),
+            self._group(node),
+            (self._ref(p["halves"]), p["gate_column"], p["up_column"]),
+            self._ref(node.output),
+            p["bias"],
+            p["activation"],
+        )
+
+    def _head_norm(self, node: Node) -> None:
+        p = node.params
+        self.program.head_norm(self._ref(node.output), p["weight"], p["eps"], p["head_size"])
+
+    def _rope(self, node: Node) -> None:
+        self.program.rope(self._ref(node.output), node.params["table"], node.params["head_size"])
+
+    def _attention(self, node: Node) -> None:
+        params: AttentionParams = node.params["attention"]
+        q, k, v = (self._ref(value) for value in node.inputs)
+        self.program.attention(
+            (q, k, v),
+            self._ref(node.output),
+            node.params["layer"],
+            (params.heads, params.kv_heads, params.head_size),
+            (params.scale, params.softcap or 0.0, params.window or 0),
+        )
+
+    def _glu(self, node: Node) -> None:
+        gate, up = (self._ref(value) for value in node.inputs)
+        self.program.glu(gate, up, self._ref(node.output), node.params["activation"])
+
+    def _add(self, node: Node) -> None:
+        x, y = (self._ref(value) for value in node.inputs)
+        self.program.add(x, y, self._ref(node.output))
+
+    def _select(self, node: Node) -> None:
+        self.program.select(self._ref(node.inputs[0]), self._ref(node.output))
+
+    def _copy(self, node: Node) -> None:
+        self.program.copy(self._ref(node.inputs[0]), self._ref(node.output))
+
+    def _softcap(self, node: Node) -> None:
+        self.program.softcap(self._ref(node.output), node.params["cap"])

@@ -1,0 +1,177 @@
+"""Record a forward pass: every call of `Ops` becomes a node over values without data.
+
+A value is a rectangle [T or S, width]. A view (`split`) has a `base`; only bases have memory. Until `lower` runs, every
+node makes a new value and changes nothing else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.base.errors import ShapeError
+from headrace.compute.ops.api import AttentionParams, Forward, ForwardContext, Handle
+
+TOKENS = "tokens"
+LOGITS = "logits"
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """Columns [column, column + width) of `base`, or a value of its own."""
+
+    rows: str
+    width: int
+    base: "Value | None" = None
+    column: int = 0
+
+    @property
+    def root(self) -> "Value":
+        """The value whose memory this is."""
+        return self if self.base is None else self.base.root
+
+    @property
+    def start(self) -> int:
+        """First column within the root."""
+        return self.column if self.base is None else self.column + self.base.start
+
+    def view(self, column: int, width: int) -> "Value":
+        """A range of columns."""
+        return Value(self.rows, width, self, column)
+
+    def become(self, other: "Value") -> None:
+        """Share the memory of `other` from now on."""
+        self.base, self.column = other, 0
+
+    def overlaps(self, other: "Value") -> bool:
+        """Whether the two share memory."""
+        if self.root is not other.root:
+            return False
+        return self.start < other.start + other.width and other.start < self.start + self.width
+
+
+@dataclass(slots=True, eq=False)
+class Quantized:
+    """Quantized rows of a value of `width` columns; `private`: every thread may make its own when rows are few."""
+
+    rows: str
+    width: int
+    private: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One operation. `quant_in` is read by products, `quant_out` written by whoever quantizes."""
+
+    kind: str
+    inputs: list[Value]
+    output: Value
+    params: dict[str, Any] = field(default_factory=dict)
+    quant_in: Quantized | None = None
+    quant_out: Quantized | None = None
+
+    @property
+    def touched(self) -> list[Value]:
+        """Everything read or written in float form."""
+        extra = [self.params["halves"]] if "halves" in self.params else []
+        return [*self.inputs, self.output, *extra]
+
+
+@dataclass(slots=True, eq=False)
+class Recording:
+    """A recorded forward pass."""
+
+    nodes: list[Node]
+    output: Value
+
+    def producer(self, value: Value) -> int | None:
+        """Index of the node that makes the root of `value`."""
+        for i, node in enumerate(self.nodes):
+            if node.output is value.root:
+                return i
+        return None
+
+    def users(self, value: Value, start: int = 0) -> list[int]:
+        """Indices from `start` of the nodes that read memory of `value`."""
+        return [
+            i
+            for i, node in enumerate(self.nodes[start:], start)
+            if any(x.overlaps(value) for x in node.inputs)
+        ]
+
+
+class Recorder:
+    """An `Ops` that records."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def _make(self, kind: str, inputs: list[Value], width: int, rows: str, **params: Any) -> Value:
+        output = Value(rows, width)
+        self.nodes.append(Node(kind, inputs, output, params))
+        return output
+
+    def embed(self, ctx: ForwardContext, table: Handle, scale: float) -> Value:
+        """See `Ops.embed`."""
+        return self._make("embed", [], table.k, TOKENS, group=table, scale=scale)
+
+    def rms_norm(self, x: Value, weight: Handle, eps: float) -> Value:
+        """See `Ops.rms_norm`."""
+        return self._make("rms_norm", [x], x.width, x.rows, weight=weight, eps=eps)
+
+    def linear(self, x: Value, weight: Handle, bias: Handle | None = None) -> Value:
+        """See `Ops.linear`."""
+        return self._make("linear", [x], weight.n, x.rows, group=weight, bias=bias)
+
+    def split(self, x: Value, sizes: Sequence[int]) -> list[Value]:
+        """See `Ops.split`."""
+        if sum(sizes) != x.width or any(n < 1 for n in sizes):
+            raise ShapeError(f"cannot split {x.width} columns into {list(sizes)}")
+        views, column = [], 0
+        for size in sizes:
+            views.append(x.view(column, size))
+            column += size
+        return views
+
+    def head_norm(self, x: Value, weight: Handle, eps: float, head_size: int) -> Value:
+        """See `Ops.head_norm`."""
+        return self._make(
+            "head_norm", [x], x.width, x.rows, weight=weight, eps=eps, head_size=head_size
+        )
+
+    def rope(self, ctx: ForwardContext, x: Value, table: Handle, head_size: int) -> Value:
+        """See `Ops.rope`."""
+        return self._make("rope", [x], x.width, x.rows, table=table, head_size=head_size)
+
+    def attention(
+        self, ctx: ForwardContext, q: Value, k: Value, v: Value, layer: int, params: AttentionParams
+    ) -> Value:
+        """See `Ops.attention`."""
+        return self._make("attention", [q, k, v], q.width, TOKENS, layer=layer, attention=params)
+
+    def glu(self, gate: Value, up: Value, kind: str) -> Value:
+        """See `Ops.glu`."""
+        if kind not in ACTIVATIONS:
+            raise ShapeError(f"unknown activation {kind!r}; known: {', '.join(ACTIVATIONS)}")
+        return self._make("glu", [gate, up], gate.width, gate.rows, activation=ACTIVATIONS[kind])
+
+    def add(self, x: Value, y: Value) -> Value:
+        """See `Ops.add`."""
+        return self._make("add", [x, y], x.width, x.rows)
+
+    def select(self, ctx: ForwardContext, x: Value) -> Value:
+        """See `Ops.select`."""
+        return self._make("select", [x], x.width, LOGITS)
+
+    def softcap(self, x: Value, cap: float) -> Value:
+        """See `Ops.softcap`."""
+        return self._make("softcap", [x], x.width, x.rows, cap=cap)
+
+
+def record(forward: Forward, ctx: ForwardContext) -> Recording:
+    """Run `forward` once against a recorder; `ctx` is passed through and not looked at."""
+    recorder = Recorder()
+    output = forward(recorder, ctx)
+    if not isinstance(output, Value) or output.rows != LOGITS:
+        raise ShapeError("a forward pass must end in rows chosen by `select`")
+    return Recording(recorder.nodes, output)
