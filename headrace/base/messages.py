@@ -1,0 +1,105 @@
+"""What crosses the border to the engine: commands go in, events come out. Plain data, no code."""
+
+from dataclasses import dataclass
+
+from headrace.base.ids import RequestId
+from headrace.base.request import FinishReason, Request
+from headrace.base.step import Delta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddGroup:
+    """Queue the choices of one API request, leader first: all or none."""
+
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """End sequences: a stop string was found (STOP), or nobody wants them any more (ABORT)."""
+
+    request_ids: tuple[RequestId, ...]
+    reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskStats:
+    """Ask for counters; the answer carries the same number."""
+
+    ask_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shutdown:
+    """Abort everything and end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Stop (or go on) making steps while staying alive: a switch for tests of the watchdog."""
+
+    is_held: bool
+
+
+Command = AddGroup | Finish | AskStats | Shutdown | Hold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """An error as data: class name in `base.errors`, message, and what the class needs besides."""
+
+    kind: str
+    message: str
+    param: str | None = None
+    retry_after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A group was not queued."""
+
+    request_ids: tuple[RequestId, ...]
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """Deltas of one step (or of aborts between steps)."""
+
+    step: int
+    deltas: tuple[Delta, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """Counters and gauges by name."""
+
+    ask_id: int
+    counters: dict[str, float]
+    gauges: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The engine has loaded the model. `phases` are seconds by name."""
+
+    process_id: int
+    phases: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The engine could not start, or has stopped."""
+
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """A sign of life with the step counter; sent from outside the loop."""
+
+    steps: int
+    has_work: bool
+
+
+Event = Refused | News | Stats | Ready | Failed | Beat

@@ -1,0 +1,261 @@
+"""Settings, model and device to concrete values, each with its reason; a pure function.
+
+What cannot work fails here, with what would fit, before a byte of weights is loaded.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.base.config import EngineConfig
+from headrace.base.errors import ConfigError
+from headrace.base.specs import GenerationDefaults
+from headrace.compute.ops.api import KVGeometry, StepLimits
+from headrace.engine.sizing import PoolPlan, plan_pool
+
+DEFAULT_SEQS = 64
+DEFAULT_STEP_TOKENS = 512
+DEFAULT_PREFILL_STEP_MS = 200.0
+DEFAULT_QUEUED_REQUESTS = 1024
+DEFAULT_QUEUED_TOKENS = 1_000_000
+MAX_SEQS = 4096
+MAX_STEP_TOKENS = 1 << 20
+REPORT_LOGITS = 64
+"""Logits rows per pass for prompt log-probabilities (each is V floats)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What must be known of a model to resolve settings; read from headers, weights stay on disk."""
+
+    name: str
+    description: str
+    max_length: int
+    vocab_size: int
+    layers: int
+    kv_heads: int
+    head_size: int
+    weight_bytes: int
+    defaults: GenerationDefaults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFacts:
+    """What must be known of the machine."""
+
+    cores: int
+    cores_reason: str
+    memory_bytes: int
+    """What this process may use at most."""
+    memory_reason: str
+    backend: str
+    backend_reason: str
+    isa: str
+    isa_reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A resolved setting: what was asked for, what holds, and why."""
+
+    name: str
+    asked: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """Concrete values. `settings` is the table that start-up prints."""
+
+    config: EngineConfig
+    model: ModelFacts
+    threads: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_blocks: int
+    kv_bytes: int
+    limits: Mapping[str, float]
+    """`prefill_step_s`, `max_queued_requests`, `max_queued_tokens`."""
+    backend: str
+    isa: str
+    settings: tuple[Setting, ...]
+
+    @property
+    def geometry(self) -> KVGeometry:
+        """Shape of the KV pool."""
+        return geometry_of(self.config, self.model)
+
+    @property
+    def step_limits(self) -> StepLimits:
+        """The largest step. Without chunked prefill a prompt runs whole, however long."""
+        tokens = self.max_num_batched_tokens
+        if not self.config.schedule.chunked_prefill:
+            tokens = max(tokens, self.max_model_len)
+        return StepLimits(
+            max_tokens=tokens,
+            max_rows=self.max_num_seqs,
+            max_logits=max(self.max_num_seqs, min(REPORT_LOGITS, tokens)),
+            table_width=-(-self.max_model_len // self.config.kv.block_size),
+        )
+
+    def table(self) -> str:
+        """The settings, one per line."""
+        rows = [("setting", "asked", "value", "why")]
+        rows += [(s.name, s.asked, s.value, s.reason) for s in self.settings]
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        lines = ["  ".join([*(row[i].ljust(widths[i]) for i in range(3)), row[3]]) for row in rows]
+        return "\n".join(lines)
+
+
+class _Notes:
+    """Collects the settings with their reasons."""
+
+    def __init__(self) -> None:
+        self.settings: list[Setting] = []
+
+    def add(self, name: str, asked: object, value: object, reason: str) -> None:
+        text = "auto" if asked is None else str(asked)
+        self.settings.append(Setting(name=name, asked=text, value=str(value), reason=reason))
+
+    def pick(self, name: str, asked: int | None, default: int, reason: str, most: int) -> int:
+        """The asked value, or the default; both between 1 and `most`."""
+        value = default if asked is None else asked
+        if not 1 <= value <= most:
+            raise ConfigError(f"{name} must be in [1, {most}], got {value}", param=name)
+        self.add(name, asked, value, reason if asked is None else "asked for")
+        return value
+
+
+def geometry_of(config: EngineConfig, model: ModelFacts) -> KVGeometry:
+    """Shape of the KV pool that these settings ask for."""
+    return KVGeometry(
+        layers=model.layers,
+        kv_heads=model.kv_heads,
+        head_size=model.head_size,
+        block_size=config.kv.block_size,
+        dtype=config.kv.dtype,
+    )
+
+
+def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Resolved:
+    """Concrete values with reasons.
+
+    Raises:
+        ConfigError: impossible values or combinations; the message says what would fit.
+    """
+    notes = _Notes()
+    notes.add("model", config.model.model, model.name, model.description)
+    notes.add("device.backend", config.device.backend, device.backend, device.backend_reason)
+    notes.add("device.isa", config.device.isa, device.isa, device.isa_reason)
+    threads = notes.pick("device.threads", config.device.threads, device.cores, device.cores_reason, 1024)
+    schedule = config.schedule
+    seqs = notes.pick(
+        "schedule.max_num_seqs",
+        schedule.max_num_seqs,
+        DEFAULT_SEQS,
+        "decoding gains little from more rows on a CPU",
+        MAX_SEQS,
+    )
+    if not 1 <= config.kv.block_size <= 1024:
+        raise ConfigError(f"kv.block_size must be in [1, 1024], got {config.kv.block_size}")
+    geometry = geometry_of(config, model)
+    length = _context(config, model)
+    pool = plan_pool(config.kv, geometry, model.weight_bytes, device.memory_bytes, seqs * length[0])
+    length = _fit_context(config, length, pool, geometry)
+    notes.add("model.max_model_len", config.model.max_model_len, length[0], length[1])
+    notes.add("kv.num_blocks", config.kv.num_blocks, pool.num_blocks, pool.reason)
+    kv_bytes = pool.num_blocks * geometry.block_bytes
+    notes.add("kv.pool_bytes", config.kv.pool_bytes, kv_bytes, f"{pool.num_blocks} x {geometry.block_bytes}")
+    notes.add("memory", None, f"{device.memory_bytes >> 20} MiB", device.memory_reason)
+    tokens = _step_tokens(config, seqs, notes)
+    limits = _limits(config, notes)
+    return Resolved(
+        config=config,
+        model=model,
+        threads=threads,
+        max_model_len=length[0],
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        num_blocks=pool.num_blocks,
+        kv_bytes=kv_bytes,
+        limits=limits,
+        backend=device.backend,
+        isa=device.isa,
+        settings=tuple(notes.settings),
+    )
+
+
+def _context(config: EngineConfig, model: ModelFacts) -> tuple[int, str]:
+    asked = config.model.max_model_len
+    if asked is None:
+        return model.max_length, "the model's own limit"
+    if not 2 <= asked <= model.max_length:
+        raise ConfigError(
+            f"model.max_model_len must be in [2, {model.max_length}], got {asked}; "
+            f"{model.name} was made for at most {model.max_length} tokens",
+            param="model.max_model_len",
+        )
+    return asked, "asked for"
+
+
+def _fit_context(
+    config: EngineConfig, length: tuple[int, str], pool: PoolPlan, geometry: KVGeometry
+) -> tuple[int, str]:
+    """The context limit must fit the pool: shorten what is auto, refuse what was asked for."""
+    capacity = pool.num_blocks * geometry.block_size
+    if length[0] <= capacity:
+        return length
+    if config.model.max_model_len is not None:
+        need = -(-length[0] // geometry.block_size)
+        raise ConfigError(
+            f"model.max_model_len {length[0]} needs {need} KV blocks ({need * geometry.block_bytes} bytes), "
+            f"the pool has {pool.num_blocks} ({pool.reason}); the largest context that fits is {capacity}: "
+            f"lower model.max_model_len to it, or raise kv.pool_bytes",
+            param="model.max_model_len",
+        )
+    if capacity < 2:
+        raise ConfigError(f"a KV pool of {capacity} tokens cannot serve a request; raise kv.pool_bytes")
+    return capacity, f"the KV pool holds {capacity} tokens; the model could use {length[0]}"
+
+
+def _step_tokens(config: EngineConfig, seqs: int, notes: _Notes) -> int:
+    schedule = config.schedule
+    tokens = notes.pick(
+        "schedule.max_num_batched_tokens",
+        schedule.max_num_batched_tokens,
+        max(DEFAULT_STEP_TOKENS, seqs),
+        "enough rows to keep the matrix kernels busy",
+        MAX_STEP_TOKENS,
+    )
+    if tokens < seqs:
+        raise ConfigError(
+            f"schedule.max_num_batched_tokens {tokens} is below schedule.max_num_seqs {seqs}: not every running "
+            f"sequence could decode in a step; raise it to {seqs} or lower schedule.max_num_seqs",
+            param="schedule.max_num_batched_tokens",
+        )
+    return tokens
+
+
+def _limits(config: EngineConfig, notes: _Notes) -> dict[str, float]:
+    schedule = config.schedule
+    asked_ms = schedule.prefill_step_ms
+    step_ms = DEFAULT_PREFILL_STEP_MS if asked_ms is None else asked_ms
+    if not step_ms > 0:
+        raise ConfigError(f"schedule.prefill_step_ms must be positive, got {step_ms}")
+    notes.add(
+        "schedule.prefill_step_ms",
+        asked_ms,
+        f"{step_ms:g}",
+        "bounds the gap between tokens of running requests" if asked_ms is None else "asked for",
+    )
+    found: dict[str, float] = {"prefill_step_s": step_ms / 1000}
+    defaults = {"max_queued_requests": DEFAULT_QUEUED_REQUESTS, "max_queued_tokens": DEFAULT_QUEUED_TOKENS}
+    for name, default in defaults.items():
+        asked = getattr(schedule, name)
+        value = default if asked is None else asked
+        if value < 0:
+            raise ConfigError(f"schedule.{name} must not be negative, got {value}")
+        found[name] = value
+        notes.add(f"schedule.{name}", asked, value, "bounds the wait" if asked is None else "asked for")
+    return found
