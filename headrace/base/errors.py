@@ -88,3 +88,9 @@ class NumericError(HeadraceError):
     """Logits of a request were NaN or infinite; only that request fails."""
 
     code = "numeric_error"
+
+
+class InvariantError(HeadraceError):
+    """The bookkeeping contradicts itself: a fault of Headrace, never of a request."""
+
+    code = "invariant_broken"

@@ -150,6 +150,8 @@ class SequenceTiming:
     num_steps: int
     prefill_tokens: int
     """Prompt tokens computed (not cached), recomputation included."""
+    waits: tuple[tuple[str, float], ...] = ()
+    """(reason, seconds) spent waiting; the values of `WaitReason` in `host/sched/sequence`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

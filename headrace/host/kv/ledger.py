@@ -1,0 +1,300 @@
+"""The KV ledger: the only code that changes references, keys and block tables.
+
+Invariants (`check`): the references of a block are the number of tables that hold it; every block is held,
+cached or free, and only one of them; the index and the keys of the blocks agree; a key covers its parent, its
+tokens and its domain; a published block is full of accepted tokens.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from headrace.base.errors import ConfigError, InvariantError
+from headrace.base.ids import BlockId, RequestId
+from headrace.base.step import BlockMove, MoveKind
+from headrace.host.kv.keys import KeyChain
+from headrace.host.kv.pool import BlockPool
+from headrace.host.kv.prefix import PrefixIndex, PrefixOutcome, PrefixStats
+from headrace.host.kv.table import NOTHING_TO_DO, BlockTable, Grant
+
+
+class KVLedger:
+    """Who holds which block.
+
+    Args:
+        num_blocks: blocks of the pool that are really usable.
+        block_size: positions of a block.
+        prefix_cache: find and publish blocks by content.
+
+    Raises:
+        ConfigError: a size is not positive.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, prefix_cache: bool = True) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise ConfigError(
+                f"the KV pool needs at least 1 block of 1 token, got {num_blocks} blocks of {block_size}; "
+                "raise kv.pool_bytes or kv.num_blocks"
+            )
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.prefix_cache = prefix_cache
+        self._pool = BlockPool(num_blocks)
+        self._index = PrefixIndex(num_blocks, block_size)
+        self._tables: dict[RequestId, BlockTable] = {}
+        self._num_queries = self._query_tokens = self._hit_tokens = 0
+        self._outcomes: Counter[PrefixOutcome] = Counter()
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Positions that the whole pool holds."""
+        return self.num_blocks * self.block_size
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that hold nothing."""
+        return self._pool.num_free
+
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks that nobody holds but a prefix hit can still use; evicted when space is needed."""
+        return self._pool.num_cached
+
+    @property
+    def held_blocks(self) -> int:
+        """Blocks in at least one table."""
+        return self.num_blocks - self._pool.num_available
+
+    @property
+    def available_blocks(self) -> int:
+        """Blocks that `reserve` can hand out: free and cached."""
+        return self._pool.num_available
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold `num_tokens` positions."""
+        return -(-num_tokens // self.block_size)
+
+    def is_open(self, request_id: RequestId) -> bool:
+        """Whether the sequence has a table."""
+        return request_id in self._tables
+
+    def table(self, request_id: RequestId) -> tuple[BlockId, ...]:
+        """The blocks of a sequence, in position order."""
+        return tuple(self._table(request_id).blocks)
+
+    def num_blocks_of(self, request_id: RequestId) -> int:
+        """Length of the sequence's table."""
+        return len(self._table(request_id).blocks)
+
+    def probe(self, tokens: Sequence[int], chain: KeyChain, max_cached: int | None = None) -> tuple[int, int]:
+        """What `open` would find, without changing anything.
+
+        Returns:
+            (cached tokens, how many of their blocks nobody holds now: taking them uses up available blocks).
+        """
+        found = self._find(tokens, chain, max_cached)
+        refs = self._pool.refs
+        return len(found) * self.block_size, sum(refs[block] == 0 for block in found)
+
+    def open(
+        self,
+        request_id: RequestId,
+        tokens: Sequence[int],
+        chain: KeyChain,
+        *,
+        max_cached: int | None = None,
+        counted: bool = True,
+    ) -> int:
+        """Start a table with the longest cached prefix; at least one token is left to compute.
+
+        Args:
+            request_id: the sequence.
+            tokens: all its tokens.
+            chain: its keys; extended here.
+            max_cached: take at most this many cached tokens (0: none); None takes all.
+            counted: count this lookup in the statistics (the return of a preempted sequence is not).
+
+        Returns:
+            Number of cached tokens, a multiple of the block size.
+
+        Raises:
+            InvariantError: the sequence has a table already.
+        """
+        if request_id in self._tables:
+            raise InvariantError(f"request {request_id!r} already has a block table")
+        found = self._find(tokens, chain, max_cached)
+        for block in found:
+            self._pool.share(block)
+        self._tables[request_id] = BlockTable(blocks=found, chain=chain, num_published=len(found))
+        if counted:
+            self._count(tokens, chain, len(found), max_cached)
+        return len(found) * self.block_size
+
+    def fork(self, parent: RequestId, child: RequestId, chain: KeyChain, num_tokens: int) -> None:
+        """Give `child` a table that shares the parent's blocks of the first `num_tokens` positions.
+
+        A shared block is copied by `reserve` before anybody writes to it.
+
+        Raises:
+            InvariantError: the child has a table, or the parent's is shorter.
+        """
+        source = self._table(parent)
+        count = self.blocks_for(num_tokens)
+        if child in self._tables:
+            raise InvariantError(f"request {child!r} already has a block table")
+        if count > len(source.blocks):
+            raise InvariantError(f"request {parent!r} has {len(source.blocks)} blocks, fork needs {count}")
+        shared = source.blocks[:count]
+        for block in shared:
+            self._pool.share(block)
+        published = min(source.num_published, num_tokens // self.block_size)
+        chain.adopt(source.chain, published)
+        self._tables[child] = BlockTable(blocks=shared, chain=chain, num_published=published)
+
+    def reserve(self, request_id: RequestId, start: int, end: int) -> Grant | None:
+        """Make positions [start, end) writable by this sequence alone.
+
+        Returns:
+            What changed, or None (and nothing changes) when the pool cannot give the blocks.
+
+        Raises:
+            InvariantError: the range is empty or leaves a gap.
+        """
+        table, size, refs = self._table(request_id), self.block_size, self._pool.refs
+        blocks = table.blocks
+        first, last = start // size, -(-end // size)
+        if first > len(blocks) or end <= start:
+            raise InvariantError(f"cannot reserve [{start}, {end}) of {request_id!r}: {len(blocks)} blocks")
+        shared = [i for i in range(first, min(last, len(blocks))) if refs[blocks[i]] > 1]
+        fresh = max(0, last - len(blocks))
+        if not shared and not fresh:
+            return NOTHING_TO_DO
+        if fresh + len(shared) > self._pool.num_available:
+            return None
+        moves: list[BlockMove] = []
+        swapped: list[tuple[int, BlockId]] = []
+        for i in shared:
+            old, new = blocks[i], self._take()
+            moves.append(BlockMove(kind=MoveKind.COPY, src=old, dst=new))
+            self._pool.drop(old)
+            blocks[i] = new
+            swapped.append((i, new))
+        table.num_published = min(table.num_published, first)
+        new_blocks = tuple(self._take() for _ in range(fresh))
+        blocks.extend(new_blocks)
+        return Grant(new_blocks=new_blocks, swapped=tuple(swapped), moves=tuple(moves))
+
+    def publish(self, request_id: RequestId, tokens: Sequence[int], num_valid: int) -> None:
+        """Make full blocks findable.
+
+        Args:
+            request_id: the sequence.
+            tokens: its accepted tokens, at least `num_valid`.
+            num_valid: leading positions whose KV is computed and belongs to accepted tokens.
+        """
+        table = self._table(request_id)
+        full = num_valid // self.block_size
+        if full <= table.num_published or not self.prefix_cache:
+            return
+        if num_valid > len(tokens) or full > len(table.blocks):
+            raise InvariantError(
+                f"cannot publish {num_valid} positions of {request_id!r}: {len(tokens)} accepted tokens, "
+                f"{len(table.blocks)} blocks"
+            )
+        keys = table.chain.extend(tokens, full)
+        for i in range(table.num_published, full):
+            block = table.blocks[i]
+            if self._pool.keys[block] is None and self._index.insert(keys[i], block):
+                self._pool.keys[block] = keys[i]
+        table.num_published = full
+
+    def close(self, request_id: RequestId) -> bool:
+        """Release all blocks of a sequence; False when it has none (idempotent).
+
+        The last block is released first, so that eviction eats a prefix from its end.
+        """
+        table = self._tables.pop(request_id, None)
+        if table is None:
+            return False
+        for block in reversed(table.blocks):
+            self._pool.drop(block)
+        return True
+
+    def prefix_stats(self) -> PrefixStats:
+        """Lookups of new requests since start: how much was found, and why not more."""
+        return PrefixStats(
+            num_queries=self._num_queries,
+            query_tokens=self._query_tokens,
+            hit_tokens=self._hit_tokens,
+            evictions=self._index.num_evictions,
+            outcomes=tuple((outcome, self._outcomes[outcome]) for outcome in PrefixOutcome),
+        )
+
+    def check_writable(self, request_id: RequestId, start: int, end: int) -> None:
+        """Nobody else holds, and no prefix hit can find, the blocks of positions [start, end).
+
+        Raises:
+            InvariantError: names the block.
+        """
+        blocks, size = self._table(request_id).blocks, self.block_size
+        for i in range(start // size, -(-end // size)):
+            if i >= len(blocks):
+                raise InvariantError(f"{request_id!r} writes position {i * size} without a block")
+            if self._pool.refs[blocks[i]] != 1 or self._pool.keys[blocks[i]] is not None:
+                raise InvariantError(f"{request_id!r} writes block {blocks[i]}, which is shared or published")
+
+    def check(self) -> None:
+        """Verify every invariant. Cost: linear in blocks and tables.
+
+        Raises:
+            InvariantError: names what does not add up.
+        """
+        held = [0] * self.num_blocks
+        for table in self._tables.values():
+            for block in table.blocks:
+                held[block] += 1
+            if table.num_published > len(table.blocks) or table.num_published > len(table.chain.keys):
+                raise InvariantError("a table claims more published blocks than it has keys or blocks")
+        for block, count in enumerate(held):
+            if self._pool.refs[block] != count:
+                raise InvariantError(
+                    f"block {block} has {self._pool.refs[block]} references, {count} tables hold it"
+                )
+        self._pool.check()
+        for key, block in self._index.block_by_key.items():
+            if self._pool.keys[block] != key:
+                raise InvariantError(f"the index finds block {block} under a key it no longer has")
+        if sum(key is not None for key in self._pool.keys) != len(self._index.block_by_key):
+            raise InvariantError("a block has a key that the index does not know")
+
+    def _table(self, request_id: RequestId) -> BlockTable:
+        try:
+            return self._tables[request_id]
+        except KeyError:
+            raise InvariantError(f"request {request_id!r} has no block table") from None
+
+    def _take(self) -> BlockId:
+        block, evicted = self._pool.take()
+        if evicted is not None:
+            self._index.evict(evicted)
+        return block
+
+    def _find(self, tokens: Sequence[int], chain: KeyChain, max_cached: int | None) -> list[BlockId]:
+        if not self.prefix_cache:
+            return []
+        most = len(tokens) - 1 if max_cached is None else min(len(tokens) - 1, max_cached)
+        usable = most // self.block_size
+        return self._index.find(chain.extend(tokens, usable), usable) if usable > 0 else []
+
+    def _count(self, tokens: Sequence[int], chain: KeyChain, found: int, max_cached: int | None) -> None:
+        self._num_queries += 1
+        self._query_tokens += len(tokens)
+        self._hit_tokens += found * self.block_size
+        if not self.prefix_cache:
+            outcome = PrefixOutcome.SWITCHED_OFF
+        elif max_cached is not None:
+            outcome = PrefixOutcome.PROMPT_LOGPROBS
+        else:
+            usable = (len(tokens) - 1) // self.block_size
+            missed = chain.keys[found] if found < usable else None
+            outcome = self._index.explain(tokens, chain.domain, missed, found > 0)
+        self._outcomes[outcome] += 1

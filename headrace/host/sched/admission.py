@@ -1,0 +1,105 @@
+"""Who is refused at the door, and how much room a sequence needs to join.
+
+A sequence joins only when its known tokens and one more block fit beside the same promise to everybody who
+runs: blocks are given on demand, but nobody is let in to be thrown out again at once.
+"""
+
+from collections import deque
+from collections.abc import Sequence as Seq
+
+from headrace.base.errors import CapacityError, ContextLengthError, OverloadError, RequestError
+from headrace.base.request import Request
+from headrace.host.kv.ledger import KVLedger
+from headrace.host.sched.limits import ScheduleLimits
+from headrace.host.sched.queue import WaitQueue
+from headrace.host.sched.sequence import Sequence
+
+_MIN_RETRY_S = 0.1
+_MAX_RETRY_S = 60.0
+
+
+def check_request(request: Request, ledger: KVLedger, limits: ScheduleLimits) -> None:
+    """Refuse what can never run.
+
+    Raises:
+        RequestError: no prompt, or `max_tokens` is not set.
+        ContextLengthError: prompt and `max_tokens` exceed the context limit.
+        CapacityError: they exceed the KV pool.
+    """
+    prompt, most = len(request.prompt_ids), request.sampling.max_tokens
+    if prompt == 0:
+        raise RequestError("the prompt is empty; give at least one token", param="prompt")
+    if most is None:
+        raise RequestError("max_tokens is not resolved; set it", param="max_tokens")
+    if prompt + most > limits.max_model_len:
+        raise ContextLengthError(
+            f"prompt ({prompt} tokens) and max_tokens ({most}) need {prompt + most} tokens, "
+            f"the context limit is "
+            f"{limits.max_model_len}; shorten the prompt or lower max_tokens",
+            param="max_tokens",
+        )
+    need, capacity = prompt + most - 1, ledger.capacity_tokens
+    if need > capacity:
+        raise CapacityError(
+            f"prompt ({prompt} tokens) and max_tokens ({most}) need KV memory for {need} tokens, "
+            f"the pool holds "
+            f"{capacity}; shorten the prompt, lower max_tokens, or raise kv.pool_bytes",
+            param="max_tokens",
+        )
+
+
+def check_queue(
+    requests: Seq[Request], queue: WaitQueue, free_slots: int, limits: ScheduleLimits, rate: "AdmissionRate"
+) -> None:
+    """Refuse when the queue is full. Requests that will find a free slot do not count as queued.
+
+    Raises:
+        OverloadError: with the seconds after which there should be room.
+    """
+    waiting = queue.num_total
+    over = waiting + len(requests) - free_slots - limits.max_queued_requests
+    if over > 0:
+        raise OverloadError(
+            f"{waiting} requests wait, at most {limits.max_queued_requests} may "
+            "(schedule.max_queued_requests); try again later",
+            retry_after_s=rate.retry_after_s(over, 0),
+        )
+    tokens = sum(len(r.prompt_ids) for r in requests if r.leader is None)
+    over = queue.num_tokens + tokens - limits.max_queued_tokens
+    if over > 0 and waiting >= free_slots:
+        raise OverloadError(
+            f"{queue.num_tokens} prompt tokens wait and {tokens} more came, "
+            f"at most {limits.max_queued_tokens} may wait (schedule.max_queued_tokens); try again later",
+            retry_after_s=rate.retry_after_s(0, over),
+        )
+
+
+def promised_blocks(seq: Sequence, ledger: KVLedger) -> int:
+    """Blocks for the sequence's known tokens and one block more, as far as it will ever need it."""
+    return ledger.blocks_for(min(len(seq.tokens) + seq.pending + ledger.block_size, seq.max_positions))
+
+
+def outstanding_blocks(running: Seq[Sequence], ledger: KVLedger) -> int:
+    """Blocks promised to running sequences that they do not hold yet. Cost: linear in them."""
+    return sum(max(0, promised_blocks(seq, ledger) - ledger.num_blocks_of(seq.request_id)) for seq in running)
+
+
+class AdmissionRate:
+    """How fast the queue drains, over the last admissions."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque(maxlen=64)
+
+    def note(self, now_s: float, prompt_tokens: int) -> None:
+        """A sequence was admitted for the first time."""
+        self._seen.append((now_s, prompt_tokens))
+
+    def retry_after_s(self, over_requests: int, over_tokens: int) -> float:
+        """Seconds until that many requests or prompt tokens have left the queue, between 0.1 and 60."""
+        if len(self._seen) < 2:
+            return 1.0
+        span_s = max(self._seen[-1][0] - self._seen[0][0], 1e-3)
+        requests_per_s = (len(self._seen) - 1) / span_s
+        tokens_per_s = max(sum(tokens for _, tokens in self._seen) / span_s, 1e-3)
+        wait_s = max(over_requests / requests_per_s, over_tokens / tokens_per_s)
+        return min(max(wait_s, _MIN_RETRY_S), _MAX_RETRY_S)

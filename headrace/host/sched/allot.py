@@ -1,0 +1,58 @@
+"""Tokens of the next step for those who run: decoding first, then prompts that are under way."""
+
+from collections.abc import Iterable
+
+from headrace.host.sched.batch import Batch
+from headrace.host.sched.cost import StepCost
+from headrace.host.sched.limits import ScheduleLimits
+from headrace.host.sched.sequence import Sequence
+
+
+def prefill_left(
+    batch: Batch, num_decodes: int, cost: StepCost, limits: ScheduleLimits, smallest: int
+) -> int:
+    """Prefill tokens that the step may still take: bounded in time while others decode."""
+    if not limits.chunked_prefill:
+        return batch.left
+    room = cost.prefill_room(limits.prefill_step_s, num_decodes, smallest)
+    return batch.left if room is None else max(0, min(batch.left, room - batch.prefill_tokens))
+
+
+def allot(
+    candidates: Iterable[Sequence], batch: Batch, cost: StepCost, limits: ScheduleLimits, smallest: int
+) -> list[tuple[Sequence, int]]:
+    """Token counts for sequences that are not in the step yet.
+
+    Args:
+        candidates: running sequences, best rank first.
+        batch: the step so far.
+        cost: measured step costs.
+        limits: bounds.
+        smallest: smallest prefill chunk in tokens.
+
+    Returns:
+        (sequence, count) in rank order, so that blocks go to the best rank first.
+    """
+    counts: dict[int, int] = {}
+    chosen: list[Sequence] = []
+    prompts: list[Sequence] = []
+    left = batch.left
+    for seq in candidates:
+        missing = seq.num_missing
+        if missing <= 0:
+            continue
+        chosen.append(seq)
+        if not seq.is_decoding:
+            prompts.append(seq)
+        elif left > 0:
+            drafts = min(seq.num_drafts, seq.max_positions - len(seq.tokens)) if seq.pending == 0 else 0
+            counts[seq.lease] = min(missing + max(0, drafts), left)
+            left -= counts[seq.lease]
+    if prompts and left > 0:
+        room = min(left, prefill_left(batch, batch.num_decodes + len(counts), cost, limits, smallest))
+        for seq in prompts:
+            count = min(seq.num_missing, room)
+            if count > 0:
+                counts[seq.lease] = count
+                room -= count
+    return [(seq, counts[seq.lease]) for seq in chosen if seq.lease in counts]

@@ -1,0 +1,77 @@
+"""The step that is being planned."""
+
+from dataclasses import dataclass, field
+
+from headrace.base.ids import RequestId, SlotId
+from headrace.base.step import BlockMove, Row, SlotBegin, StepPlan, Wants
+from headrace.host.kv.table import Grant
+from headrace.host.sched.sequence import Sequence
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Rows chosen so far; also what `commit` needs to know about them later."""
+
+    step: int
+    left: int
+    """Tokens that may still be added."""
+    rows: dict[int, Row] = field(default_factory=dict)
+    """By lease."""
+    owners: dict[int, RequestId] = field(default_factory=dict)
+    begins: list[SlotBegin] = field(default_factory=list)
+    moves: list[BlockMove] = field(default_factory=list)
+    num_decodes: int = 0
+    prefill_tokens: int = 0
+    num_preempted: int = 0
+
+    def add(self, seq: Sequence, count: int, grant: Grant, begin: SlotBegin | None = None) -> None:
+        """Plan `count` tokens of a running sequence, whose blocks are reserved.
+
+        A sequence that begins in this step brings its whole table, so its row repeats none of it.
+        """
+        if seq.slot is None:
+            raise ValueError(f"request {seq.request_id!r} has no slot")
+        is_decode, missing = seq.is_decoding, seq.num_missing
+        row = Row(
+            slot=seq.slot,
+            lease=seq.lease,
+            start=seq.num_computed,
+            count=count,
+            num_drafts=max(0, count - missing),
+            new_blocks=() if begin else grant.new_blocks,
+            swapped=() if begin else grant.swapped,
+            sample=count >= missing,
+            wants=_wants(seq, count),
+        )
+        self.rows[seq.lease] = row
+        self.owners[seq.lease] = seq.request_id
+        self.moves.extend(grant.moves)
+        if begin is not None:
+            self.begins.append(begin)
+        if is_decode:
+            self.num_decodes += 1
+        else:
+            self.prefill_tokens += count
+            seq.life.prefill_tokens += count
+        self.left -= count
+        seq.num_computed = row.start + count
+        seq.pending += int(row.sample)
+        seq.life.num_steps += 1
+
+    def plan(self, ends: tuple[SlotId, ...]) -> StepPlan:
+        """The finished plan."""
+        return StepPlan(
+            step=self.step,
+            ends=ends,
+            moves=tuple(self.moves),
+            begins=tuple(self.begins),
+            rows=tuple(self.rows.values()),
+        )
+
+
+def _wants(seq: Sequence, count: int) -> Wants:
+    if seq.request.sampling.prompt_logprobs is None:
+        return Wants.NOTHING
+    # A row that computes positions [start, end) yields the log-probabilities of positions start+1 .. end.
+    last = min(seq.num_computed + count, seq.num_prompt - 1)
+    return Wants.PROMPT_LOGPROBS if last > seq.num_prompt_logprobs else Wants.NOTHING

@@ -1,0 +1,80 @@
+"""What the result of a row means for its sequence."""
+
+from dataclasses import dataclass
+
+from headrace.base.errors import InvariantError
+from headrace.base.request import FinishReason
+from headrace.base.step import Delta, Row, RowResult, TokenLogprobs
+from headrace.host.sched.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """News of one row, and whether it ends the sequence."""
+
+    news: Delta
+    finish: FinishReason | None
+
+
+def accept(seq: Sequence, row: Row, result: RowResult) -> Outcome:
+    """Take a result into the sequence: tokens, counters, the end.
+
+    Tokens after an end id or beyond `max_tokens` are dropped. The KV of rejected drafts is not valid; their
+    positions are computed again.
+
+    Raises:
+        InvariantError: the result does not answer the row.
+    """
+    tokens = result.tokens
+    if (len(tokens) == 0) == row.sample or len(tokens) > row.num_drafts + 1:
+        raise InvariantError(
+            f"row of {seq.request_id!r} with {row.num_drafts} drafts, sample={row.sample}, "
+            f"gave {len(tokens)} tokens"
+        )
+    kept, finish = _cut_at_end(seq, tokens)
+    prompt_logprobs = _new_prompt_logprobs(seq, row, result)
+    seq.tokens.extend(kept)
+    seq.pending -= int(row.sample)
+    seq.num_drafts = result.num_drafts
+    accepted = max(0, len(tokens) - 1)
+    computed = row.start + row.count - row.num_drafts + accepted
+    if row.num_drafts:
+        seq.num_computed = computed
+    seq.num_valid = min(computed, len(seq.tokens))
+    is_first = bool(kept) and seq.num_output == len(kept)
+    news = Delta(
+        request_id=seq.request_id,
+        new_ids=kept,
+        logprobs=result.logprobs[: len(kept)],
+        prompt_logprobs=prompt_logprobs,
+        stop_id=kept[-1] if finish is FinishReason.STOP else None,
+        cached_tokens=seq.life.cached_tokens if is_first else 0,
+        num_preempted=seq.life.num_preempted,
+    )
+    return Outcome(news, finish)
+
+
+def _cut_at_end(seq: Sequence, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
+    drawn, most = seq.num_output, seq.max_tokens
+    end_ids, at_least = seq.request.end_ids, seq.request.sampling.min_tokens
+    for i, token in enumerate(tokens):
+        if token in end_ids and drawn + i >= at_least:
+            return tokens[: i + 1], FinishReason.STOP
+        if drawn + i + 1 >= most:
+            return tokens[: i + 1], FinishReason.LENGTH
+    return tokens, None
+
+
+def _new_prompt_logprobs(seq: Sequence, row: Row, result: RowResult) -> tuple[TokenLogprobs, ...]:
+    """Those of positions not delivered before: a preempted sequence computes its prompt again."""
+    if not result.prompt_logprobs or seq.request.sampling.prompt_logprobs is None:
+        return ()
+    known = seq.num_prompt_logprobs - row.start
+    if known < 0:
+        raise InvariantError(
+            f"prompt log-probabilities of {seq.request_id!r} skip positions "
+            f"{seq.num_prompt_logprobs + 1} to {row.start}"
+        )
+    new = result.prompt_logprobs[known:]
+    seq.num_prompt_logprobs += len(new)
+    return new

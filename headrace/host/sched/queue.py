@@ -1,0 +1,167 @@
+"""Those who wait: in which order, since when, and why.
+
+Three places: `returning` (preempted, always first), `fresh` (never ran), and parked (siblings whose leader's
+prompt is being computed). Order within the first two is (priority, arrival).
+
+The time waited is booked by reason without touching each sequence in each step: one clock per queue adds the
+seconds between plans to the reason that held back its head; a sequence notes the clock when it enters and
+takes the difference when it leaves.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+from headrace.base.errors import InvariantError
+from headrace.base.ids import RequestId
+from headrace.host.sched.sequence import Sequence, WaitReason
+
+
+class ReasonClock:
+    """Seconds by reason, since start."""
+
+    def __init__(self, now_s: float) -> None:
+        self.reason = WaitReason.STEP
+        self._now_s = now_s
+        self._seconds = dict.fromkeys(WaitReason, 0.0)
+
+    def advance(self, now_s: float) -> None:
+        """Book the time since the last call on the reason in force."""
+        self._seconds[self.reason] += max(0.0, now_s - self._now_s)
+        self._now_s = max(self._now_s, now_s)
+
+    def snapshot(self) -> dict[WaitReason, float]:
+        """The clock's state."""
+        return dict(self._seconds)
+
+
+class WaitQueue:
+    """Waiting sequences in the order in which they should run."""
+
+    def __init__(self, now_s: float) -> None:
+        self.clock = ReasonClock(now_s)
+        self.returning: list[Sequence] = []
+        self.fresh: list[Sequence] = []
+        self.num_parked = 0
+        self.num_tokens = 0
+        """Prompt tokens of sequences that wait for their first step."""
+        self._parked: dict[RequestId, list[Sequence]] = {}
+        self._since: dict[RequestId, tuple[float, dict[WaitReason, float] | None]] = {}
+        self._arrivals: dict[RequestId, float] = {}
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that have never run, parked ones included."""
+        return len(self.fresh) + self.num_parked
+
+    @property
+    def num_total(self) -> int:
+        """Everybody who waits."""
+        return len(self.fresh) + self.num_parked + len(self.returning)
+
+    @property
+    def oldest_arrival_s(self) -> float | None:
+        """Arrival of the sequence that has waited longest for its first step."""
+        return next(iter(self._arrivals.values()), None)
+
+    def push(self, seq: Sequence, now_s: float) -> None:
+        """A new sequence, ready to run."""
+        self._enter(seq)
+        self._join(seq, now_s)
+
+    def park(self, seq: Sequence, leader: RequestId, now_s: float) -> None:
+        """A new sequence that waits for its leader's prompt."""
+        self._enter(seq)
+        self._parked.setdefault(leader, []).append(seq)
+        self.num_parked += 1
+        self._since[seq.request_id] = (now_s, None)
+
+    def release(self, leader: RequestId, now_s: float) -> None:
+        """The leader's prompt is computed, or the leader is gone: its siblings may run."""
+        for seq in self._parked.pop(leader, ()):
+            self.num_parked -= 1
+            since_s, _ = self._since.pop(seq.request_id)
+            seq.life.waits[WaitReason.LEADER] = now_s - since_s
+            self._join(seq, now_s)
+
+    def push_preempted(self, seq: Sequence, now_s: float) -> None:
+        """A sequence that ran comes back."""
+        insort(self.returning, seq, key=_rank)
+        self._since[seq.request_id] = (now_s, None)
+
+    def pop(self, seq: Sequence, now_s: float) -> None:
+        """Take a sequence out, wherever it waits, and book the time it waited."""
+        since_s, before = self._since.pop(seq.request_id)
+        waits = seq.life.waits
+        if before is not None:
+            _cut(self.fresh, seq)
+            after = self.clock.snapshot()
+            for reason, seconds in after.items():
+                if seconds > before[reason]:
+                    waits[reason] = waits.get(reason, 0.0) + seconds - before[reason]
+        elif seq.life.num_preempted > 0:
+            _cut(self.returning, seq)
+            waits[WaitReason.PREEMPTED] = waits.get(WaitReason.PREEMPTED, 0.0) + now_s - since_s
+            return
+        else:
+            waits[WaitReason.LEADER] = now_s - since_s
+            self._unpark(seq)
+        self.num_tokens -= self._tokens_of(seq)
+        del self._arrivals[seq.request_id]
+
+    def overdue(self, deadline_s: float) -> list[Sequence]:
+        """Sequences that arrived before `deadline_s` and have never run."""
+        parked = (seq for group in self._parked.values() for seq in group)
+        return [s for s in (*self.fresh, *parked) if s.life.arrival_s <= deadline_s]
+
+    def check(self) -> None:
+        """Order and counts.
+
+        Raises:
+            InvariantError: something does not add up.
+        """
+        for line in (self.returning, self.fresh):
+            ranks = [s.rank for s in line]
+            if ranks != sorted(set(ranks)):
+                raise InvariantError(f"the queue is out of order: {ranks}")
+        parked = [s for group in self._parked.values() for s in group]
+        waiting = [*self.fresh, *parked]
+        if len(parked) != self.num_parked or len(self._since) != self.num_total:
+            raise InvariantError("the queue's counts do not match its sequences")
+        if self.num_tokens != sum(map(self._tokens_of, waiting)) or len(self._arrivals) != len(waiting):
+            raise InvariantError("the queue's token count does not match its sequences")
+
+    def parked_leaders(self) -> Iterator[RequestId]:
+        """Leaders that somebody waits for."""
+        return iter(self._parked)
+
+    @staticmethod
+    def _tokens_of(seq: Sequence) -> int:
+        return seq.num_prompt if seq.leader is None else 0
+
+    def _enter(self, seq: Sequence) -> None:
+        self._arrivals[seq.request_id] = seq.life.arrival_s
+        self.num_tokens += self._tokens_of(seq)
+
+    def _join(self, seq: Sequence, now_s: float) -> None:
+        self.clock.advance(now_s)
+        insort(self.fresh, seq, key=_rank)
+        self._since[seq.request_id] = (now_s, self.clock.snapshot())
+
+    def _unpark(self, seq: Sequence) -> None:
+        leader = seq.leader
+        group = self._parked.get(leader, []) if leader is not None else []
+        group.remove(seq)
+        self.num_parked -= 1
+        if not group and leader is not None:
+            del self._parked[leader]
+
+
+def _rank(seq: Sequence) -> tuple[int, int]:
+    return seq.rank
+
+
+def _cut(line: list[Sequence], seq: Sequence) -> None:
+    i = bisect_left(line, seq.rank, key=_rank)
+    if i >= len(line) or line[i] is not seq:
+        raise InvariantError(f"request {seq.request_id!r} is not where it should wait")
+    del line[i]

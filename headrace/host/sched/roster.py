@@ -1,0 +1,91 @@
+"""Those who run: slots, leases, and the order in which they are served and preempted."""
+
+from bisect import bisect_left, insort
+from collections.abc import Collection
+
+from headrace.base.errors import InvariantError
+from headrace.base.ids import SlotId
+from headrace.host.sched.sequence import Sequence, SequenceState
+
+
+class Roster:
+    """Running sequences, best rank first."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.num_slots = num_slots
+        self.running: list[Sequence] = []
+        self.by_lease: dict[int, Sequence] = {}
+        self.ends: list[SlotId] = []
+        """Slots left since the last plan."""
+        self._free = [SlotId(i) for i in reversed(range(num_slots))]
+        self._next_lease = 0
+
+    @property
+    def has_slot(self) -> bool:
+        """Whether another sequence can enter."""
+        return bool(self._free)
+
+    @property
+    def num_free(self) -> int:
+        """Free slots."""
+        return len(self._free)
+
+    def enter(self, seq: Sequence, num_cached: int) -> SlotId:
+        """Give the sequence a slot and a new lease; its first `num_cached` positions have their KV."""
+        slot = self._free.pop()
+        seq.state, seq.slot, seq.lease = SequenceState.RUNNING, slot, self._next_lease
+        seq.num_computed = seq.num_valid = num_cached
+        self._next_lease += 1
+        self.by_lease[seq.lease] = seq
+        insort(self.running, seq, key=_rank)
+        return slot
+
+    def leave(self, seq: Sequence) -> None:
+        """Take the slot back; results under the old lease no longer count."""
+        i = bisect_left(self.running, seq.rank, key=_rank)
+        if seq.slot is None or i >= len(self.running) or self.running[i] is not seq:
+            raise InvariantError(f"request {seq.request_id!r} leaves a slot that it does not have")
+        del self.running[i]
+        del self.by_lease[seq.lease]
+        self.ends.append(seq.slot)
+        self._free.append(seq.slot)
+        seq.slot, seq.lease = None, -1
+        seq.num_computed = seq.num_valid = seq.pending = seq.num_drafts = 0
+
+    def take_ends(self) -> tuple[SlotId, ...]:
+        """Slots left since the last call."""
+        ends, self.ends = tuple(dict.fromkeys(self.ends)), []
+        return ends
+
+    def victim(self, seq: Sequence, planned: Collection[int]) -> Sequence | None:
+        """Whom to preempt so that `seq` can go on: the worst rank that is not part of this step yet.
+
+        Never one that ranks before `seq`, so the best-ranked sequence is never evicted and always finishes.
+        """
+        for other in reversed(self.running):
+            if other.rank <= seq.rank:
+                return None
+            if other.lease not in planned:
+                return other
+        return None
+
+    def check(self) -> None:
+        """One slot and one lease per running sequence.
+
+        Raises:
+            InvariantError: names what does not add up.
+        """
+        ranks = [s.rank for s in self.running]
+        slots = [s.slot for s in self.running]
+        if ranks != sorted(set(ranks)):
+            raise InvariantError(f"running sequences are out of order: {ranks}")
+        if None in slots or len(set(slots) | set(self._free)) != self.num_slots:
+            raise InvariantError(f"slots {slots} and free {self._free} are not all {self.num_slots} slots")
+        if len(slots) + len(self._free) != self.num_slots:
+            raise InvariantError("a slot has two owners")
+        if {s.lease for s in self.running} != set(self.by_lease):
+            raise InvariantError("leases and running sequences differ")
+
+
+def _rank(seq: Sequence) -> tuple[int, int]:
+    return seq.rank

@@ -1,0 +1,294 @@
+"""The scheduler: plan a step, commit its result.
+
+`plan` chooses rows: those who decode first, then prompts under way, then those who wait, under a bound on
+tokens and, while others decode, on time. Blocks are reserved in rank order (priority, arrival); when the pool
+is dry, the worst rank is preempted and computed again later. The best rank is never preempted, so one always
+finishes.
+
+`commit` takes results; one that carries the lease of an earlier stay in a slot is late and ignored, so plans
+may run ahead of results by one step.
+"""
+
+from collections.abc import Callable
+
+from headrace.base.errors import InvariantError, RequestError
+from headrace.base.ids import RequestId
+from headrace.base.request import FinishReason, Request
+from headrace.base.step import Delta, Progress, RowResult, StepPlan, StepResult
+from headrace.host.kv.keys import Domain, KeyChain
+from headrace.host.kv.ledger import KVLedger
+from headrace.host.sched import admission
+from headrace.host.sched.batch import Batch
+from headrace.host.sched.limits import ScheduleLimits
+from headrace.host.sched.outcome import accept
+from headrace.host.sched.planner import Planner
+from headrace.host.sched.queue import WaitQueue
+from headrace.host.sched.sequence import Life, Sequence, SequenceState, WaitReason
+from headrace.host.sched.stats import SchedulerStats
+from headrace.host.sched.view import BatchPolicy
+
+
+class Scheduler:
+    """Decides which rows run in which step.
+
+    Args:
+        ledger: the KV ledger, used by this scheduler alone.
+        policy: when waiting sequences may join.
+        limits: bounds.
+        now_s: monotonic clock in seconds.
+
+    Not thread-safe: one loop calls it.
+    """
+
+    def __init__(
+        self, ledger: KVLedger, policy: BatchPolicy, limits: ScheduleLimits, now_s: Callable[[], float]
+    ) -> None:
+        self._ledger = ledger
+        self._limits = limits
+        self._now_s = now_s
+        self._sequences: dict[RequestId, Sequence] = {}
+        self._queue = WaitQueue(now_s())
+        self._planner = Planner(ledger, policy, limits, self._queue, self._sequences)
+        self._roster = self._planner.roster
+        self._planned: dict[int, Batch] = {}
+        self._step = self._num_arrived = 0
+        self._slot_steps = self._wasted = self._late = 0
+
+    # ---- requests come and go ----
+
+    def add(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            RequestError: it is malformed, or its id is in use.
+            CapacityError: it can never fit the KV pool.
+            ContextLengthError: it exceeds the context limit.
+            OverloadError: the queue is full.
+        """
+        self.add_group((request,))
+
+    def add_group(self, requests: tuple[Request, ...]) -> None:
+        """Queue all of these (the choices of one API request, leader first), or none. Raises as `add`."""
+        names = {r.request_id for r in requests}
+        if len(names) < len(requests) or not names.isdisjoint(self._sequences):
+            raise RequestError(f"request id in use: {', '.join(sorted(names))}", param="request_id")
+        for request in requests:
+            admission.check_request(request, self._ledger, self._limits)
+        admission.check_queue(requests, self._queue, self._roster.num_free, self._limits, self._planner.rate)
+        now_s = self._now_s()
+        for request in requests:
+            self._enqueue(request, now_s)
+
+    def abort(self, request_id: RequestId) -> Delta | None:
+        """End a request in whatever state; its last delta, None when it is unknown or over."""
+        return self.finish(request_id, FinishReason.ABORT)
+
+    def finish(self, request_id: RequestId, reason: FinishReason) -> Delta | None:
+        """End a request from outside (a stop string was found in its text). As `abort`."""
+        seq = self._sequences.get(request_id)
+        return None if seq is None else self._end(seq, reason, self._now_s())
+
+    def expire(self) -> tuple[Delta, ...]:
+        """End requests that have waited longer than `max_queue_s` for their first step."""
+        if self._limits.max_queue_s is None:
+            return ()
+        now_s = self._now_s()
+        text = f"no slot within schedule.max_queue_s = {self._limits.max_queue_s:g} s; try again later"
+        overdue = self._queue.overdue(now_s - self._limits.max_queue_s)
+        return tuple(self._end(seq, FinishReason.ERROR, now_s, error=text) for seq in overdue)
+
+    # ---- a step ----
+
+    def plan(self) -> StepPlan | None:
+        """The next step, or None when nothing can run now.
+
+        Raises:
+            InvariantError: a sequence could run and no row was found for it.
+        """
+        now_s = self._now_s()
+        self._queue.clock.advance(now_s)
+        batch = Batch(step=self._step + 1, left=self._limits.max_num_batched_tokens)
+        reason = self._planner.fill(batch, now_s)
+        self._queue.clock.reason = reason or WaitReason.STEP
+        if not batch.rows:
+            self._check_no_stall(reason)
+            return None
+        self._step = batch.step
+        self._planned[batch.step] = batch
+        self._slot_steps += len(batch.rows)
+        idle = self._roster.num_slots - len(batch.rows)
+        self._wasted += min(idle, len(self._queue.fresh) + len(self._queue.returning))
+        return batch.plan(self._roster.take_ends())
+
+    def commit(self, result: StepResult) -> Progress:
+        """Take the result of a planned step.
+
+        Raises:
+            InvariantError: the step is unknown or committed already, or a row of a live lease has no result.
+        """
+        batch = self._planned.pop(result.step, None)
+        if batch is None:
+            raise InvariantError(f"step {result.step} was not planned, or is committed already")
+        self._planner.cost.observe(result.seconds, batch.prefill_tokens, batch.num_decodes)
+        now_s = self._now_s()
+        deltas: list[Delta] = []
+        answered: set[int] = set()
+        for row_result in result.rows:
+            answered.add(row_result.lease)
+            seq = self._roster.by_lease.get(row_result.lease)
+            if seq is None or row_result.lease not in batch.rows:
+                self._late += 1
+                continue
+            delta = self._take(seq, batch, row_result, now_s)
+            if delta is not None:
+                deltas.append(delta)
+        for lease in batch.rows.keys() - answered:
+            if lease in self._roster.by_lease:
+                raise InvariantError(f"step {result.step} has no result for {batch.owners[lease]!r}")
+        return Progress(step=result.step, deltas=tuple(deltas))
+
+    def next_wakeup_s(self) -> float | None:
+        """Seconds from now after which `plan` or `expire` can do more without any event; None: never."""
+        moments: list[float] = []
+        if self._planner.opens_at_s is not None and self._queue.num_waiting:
+            moments.append(self._planner.opens_at_s)
+        oldest = self._queue.oldest_arrival_s
+        if self._limits.max_queue_s is not None and oldest is not None:
+            moments.append(oldest + self._limits.max_queue_s)
+        return max(0.0, min(moments) - self._now_s()) if moments else None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is not finished."""
+        return bool(self._sequences)
+
+    def stats(self) -> SchedulerStats:
+        """State now and counts since start. Cost: constant."""
+        ledger = self._ledger
+        return SchedulerStats(
+            waiting=self._queue.num_total,
+            running=len(self._roster.running),
+            queued_tokens=self._queue.num_tokens,
+            blocks_free=ledger.free_blocks,
+            blocks_held=ledger.held_blocks,
+            blocks_cached=ledger.cached_blocks,
+            prefix=ledger.prefix_stats(),
+            preemptions=self._planner.num_preempted,
+            steps=self._step,
+            slot_steps=self._slot_steps,
+            wasted_slot_steps=self._wasted,
+            late_results=self._late,
+        )
+
+    def check(self) -> None:
+        """Verify every invariant of scheduler, queue and ledger. Cost: linear in blocks and sequences.
+
+        Raises:
+            InvariantError: names what does not add up.
+        """
+        self._ledger.check()
+        self._queue.check()
+        self._roster.check()
+        for seq in self._sequences.values():
+            is_running = seq.state is SequenceState.RUNNING
+            if seq.state is SequenceState.FINISHED or is_running != self._ledger.is_open(seq.request_id):
+                raise InvariantError(
+                    f"request {seq.request_id!r} is {seq.state.name} with the wrong block table"
+                )
+            if is_running and seq.num_computed > self._ledger.block_size * self._ledger.num_blocks_of(
+                seq.request_id
+            ):
+                raise InvariantError(f"request {seq.request_id!r} computed positions without blocks")
+        if len(self._sequences) != self._queue.num_total + len(self._roster.running):
+            raise InvariantError("a sequence neither waits nor runs")
+        for leader in self._queue.parked_leaders():
+            if leader not in self._sequences:
+                raise InvariantError(f"siblings wait for {leader!r}, which is gone")
+        for batch in self._planned.values():
+            self._check_batch(batch)
+
+    # ---- inside ----
+
+    def _enqueue(self, request: Request, now_s: float) -> None:
+        arrival_s = min(request.arrival_s, now_s) if request.arrival_s > 0.0 else now_s
+        seq = Sequence(
+            request=request,
+            chain=KeyChain(Domain.of(request), self._ledger.block_size),
+            rank=(request.priority, self._num_arrived),
+            life=Life(arrival_s),
+            tokens=list(request.prompt_ids),
+        )
+        self._num_arrived += 1
+        self._sequences[request.request_id] = seq
+        leader = self._leader_of(seq)
+        if leader is not None:
+            seq.leader = leader.request_id
+        if leader is not None and leader.num_valid < seq.num_prompt - 1:
+            self._queue.park(seq, leader.request_id, now_s)
+        else:
+            self._queue.push(seq, now_s)
+
+    def _leader_of(self, seq: Sequence) -> Sequence | None:
+        """The sequence whose prompt blocks this one can share (not when it needs their log-probs)."""
+        request = seq.request
+        leader = self._sequences.get(request.leader) if request.leader is not None else None
+        if leader is None or leader is seq or request.sampling.prompt_logprobs is not None:
+            return None
+        is_same = leader.request.prompt_ids == request.prompt_ids and leader.chain.domain == seq.chain.domain
+        return leader if is_same else None
+
+    def _take(self, seq: Sequence, batch: Batch, result: RowResult, now_s: float) -> Delta | None:
+        if result.error is not None:  # what this row computed is not to be trusted: do not publish it
+            return self._end(seq, FinishReason.ERROR, now_s, error=result.error)
+        is_first = seq.num_output == 0
+        outcome = accept(seq, batch.rows[result.lease], result)
+        news = outcome.news
+        if is_first and news.new_ids:
+            seq.life.first_token_s = now_s
+        self._ledger.publish(seq.request_id, seq.tokens, seq.num_valid)
+        if seq.num_valid >= seq.num_prompt - 1:
+            self._queue.release(seq.request_id, now_s)
+        if outcome.finish is not None:
+            return self._end(seq, outcome.finish, now_s, news=news)
+        return news if news.new_ids or news.prompt_logprobs else None
+
+    def _end(
+        self,
+        seq: Sequence,
+        finish: FinishReason,
+        now_s: float,
+        *,
+        error: str | None = None,
+        news: Delta | None = None,
+    ) -> Delta:
+        """The one way out, from every state."""
+        if seq.state is SequenceState.RUNNING:
+            self._ledger.close(seq.request_id)
+            self._roster.leave(seq)
+        else:
+            self._queue.clock.advance(now_s)
+            self._queue.pop(seq, now_s)
+        seq.state = SequenceState.FINISHED
+        del self._sequences[seq.request_id]
+        self._queue.release(seq.request_id, now_s)
+        return seq.closing_delta(finish, now_s, error=error, news=news)
+
+    def _check_no_stall(self, reason: WaitReason | None) -> None:
+        if self._planned:
+            return  # results are on their way
+        waits = bool(self._queue.fresh or self._queue.returning or self._queue.num_parked)
+        if self._roster.running or (waits and reason is not WaitReason.WINDOW):
+            raise InvariantError(
+                f"stalled: {len(self._roster.running)} running, {self._queue.num_total} waiting, "
+                f"no row planned (reason {reason}), {self._ledger.available_blocks} blocks available"
+            )
+
+    def _check_batch(self, batch: Batch) -> None:
+        rows = batch.rows.values()
+        total, budget = sum(r.count for r in rows), self._limits.max_num_batched_tokens
+        is_alone = len(rows) == 1 and not self._limits.chunked_prefill
+        if (total > budget and not is_alone) or len({r.slot for r in rows}) != len(rows):
+            raise InvariantError(f"step {batch.step}: {total} tokens of {budget}, or two rows in one slot")
+        for lease, row in batch.rows.items():
+            if lease in self._roster.by_lease:
+                self._ledger.check_writable(batch.owners[lease], row.start, row.start + row.count)

@@ -1,0 +1,153 @@
+"""One sequence: what was asked, what is known, where it runs, and how it spent its time."""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from headrace.base.errors import InvariantError
+from headrace.base.ids import RequestId, SlotId
+from headrace.base.request import FinishReason, Request
+from headrace.base.step import Delta, SequenceTiming
+from headrace.host.kv.keys import KeyChain
+
+
+class SequenceState(Enum):
+    """WAITING -> RUNNING -> FINISHED; RUNNING -> WAITING when preempted; any -> FINISHED."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+class WaitReason(Enum):
+    """Why a sequence is not running."""
+
+    STEP = "step"
+    """It arrived while a step ran."""
+    SLOTS = "slots"
+    BLOCKS = "blocks"
+    TOKENS = "token_budget"
+    LEADER = "leader"
+    """Its leader's prompt, which it will share, is not computed yet."""
+    WINDOW = "policy_window"
+    PREEMPTED = "preempted"
+
+
+@dataclass(slots=True)
+class Life:
+    """Moments (monotonic seconds; 0.0: not yet) and counts of a sequence's life."""
+
+    arrival_s: float
+    first_scheduled_s: float = 0.0
+    first_token_s: float = 0.0
+    num_steps: int = 0
+    prefill_tokens: int = 0
+    cached_tokens: int = 0
+    num_preempted: int = 0
+    num_bypassed: int = 0
+    """How many overtook it while it was the first in the queue."""
+    waits: dict[WaitReason, float] = field(default_factory=dict)
+    """Seconds waited, by reason."""
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request on its way. Changed by the scheduler only.
+
+    tokens      [ prompt .......... | output ...... ]
+    num_valid   [ KV committed ........ ]
+    num_computed[ KV planned or committed .. ]
+    """
+
+    request: Request
+    chain: KeyChain
+    rank: tuple[int, int]
+    """(priority, number of arrival): lower runs first and is preempted last."""
+    life: Life
+    tokens: list[int]
+    leader: RequestId | None = None
+    """The sequence whose prompt blocks this one shares when it joins."""
+    state: SequenceState = SequenceState.WAITING
+    slot: SlotId | None = None
+    lease: int = -1
+    """Number of this stay in a slot; results with another lease are late and do not count."""
+    num_computed: int = 0
+    num_valid: int = 0
+    pending: int = 0
+    """Tokens that planned rows will draw."""
+    num_drafts: int = 0
+    """Drafts the runner holds for the next row."""
+    num_prompt_logprobs: int = 0
+    """Prompt positions 1 .. this number have had their log-probability delivered."""
+
+    @property
+    def request_id(self) -> RequestId:
+        """Name of the sequence."""
+        return self.request.request_id
+
+    @property
+    def num_prompt(self) -> int:
+        """Prompt tokens."""
+        return len(self.request.prompt_ids)
+
+    @property
+    def num_output(self) -> int:
+        """Accepted output tokens."""
+        return len(self.tokens) - len(self.request.prompt_ids)
+
+    @property
+    def max_tokens(self) -> int:
+        """Most output tokens."""
+        limit = self.request.sampling.max_tokens
+        if limit is None:
+            raise InvariantError(f"request {self.request_id!r} has no max_tokens")
+        return limit
+
+    @property
+    def max_positions(self) -> int:
+        """Positions that ever need KV; the last drawn token is never computed."""
+        return len(self.request.prompt_ids) + self.max_tokens - 1
+
+    @property
+    def num_missing(self) -> int:
+        """Known (or pending) tokens whose KV no row has been planned for."""
+        return min(len(self.tokens) + self.pending, self.max_positions) - self.num_computed
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether its next row continues the output by one token."""
+        return len(self.tokens) + self.pending > len(self.request.prompt_ids) and self.num_missing <= 1
+
+    @property
+    def max_cached(self) -> int | None:
+        """Most tokens a prefix hit may skip: log-probabilities of the prompt must be computed once."""
+        if self.request.sampling.prompt_logprobs is None or self.num_prompt_logprobs >= self.num_prompt - 1:
+            return None
+        return self.num_prompt_logprobs
+
+    def closing_delta(
+        self, finish: FinishReason, now_s: float, *, error: str | None = None, news: Delta | None = None
+    ) -> Delta:
+        """The last delta of this sequence, with the news of its last row."""
+        life = self.life
+        timing = SequenceTiming(
+            arrival_s=life.arrival_s,
+            first_scheduled_s=life.first_scheduled_s,
+            first_token_s=life.first_token_s,
+            finished_s=now_s,
+            num_steps=life.num_steps,
+            prefill_tokens=life.prefill_tokens,
+            waits=tuple((reason.value, seconds) for reason, seconds in life.waits.items()),
+        )
+        news = news or Delta(request_id=self.request_id)
+        return Delta(
+            request_id=self.request_id,
+            new_ids=news.new_ids,
+            logprobs=news.logprobs,
+            prompt_logprobs=news.prompt_logprobs,
+            finish=finish,
+            stop_id=news.stop_id,
+            cached_tokens=news.cached_tokens,
+            num_preempted=life.num_preempted,
+            error=error,
+            timing=timing,
+        )
