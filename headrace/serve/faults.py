@@ -1,0 +1,92 @@
+"""Errors as HTTP answers, in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`."""
+
+import logging
+import math
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.base.errors import HeadraceError, OverloadError
+
+log = logging.getLogger("headrace.serve")
+
+_TYPE_BY_STATUS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class BodyTooLargeError(HeadraceError):
+    """The body is larger than the server reads."""
+
+    http_status = 413
+    code = "request_too_large"
+
+
+class SlowBodyError(HeadraceError):
+    """The body did not arrive in time."""
+
+    http_status = 408
+    code = "request_timeout"
+
+
+class DrainingError(HeadraceError):
+    """The server is stopping and takes no new work."""
+
+    http_status = 503
+    code = "shutting_down"
+
+
+class EngineFaultError(HeadraceError):
+    """The engine failed while it worked on the request."""
+
+    code = "engine_error"
+
+
+def error_body(error: HeadraceError) -> dict[str, Any]:
+    """The JSON object that tells a client about an error."""
+    status = error.http_status
+    kind = _TYPE_BY_STATUS.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+
+
+def json_response(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A response with a JSON body."""
+    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
+
+
+def fault_response(error: HeadraceError) -> Response:
+    """The response for an error raised on purpose."""
+    headers: dict[str, str] = {}
+    if isinstance(error, OverloadError):
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
+    if isinstance(error, DrainingError):
+        headers["retry-after"] = "5"
+    if error.http_status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return json_response(error_body(error), error.http_status, headers)
+
+
+def unexpected(error: BaseException) -> HeadraceError:
+    """What a client learns about an error nobody foresaw: that it happened; the log has the rest."""
+    if isinstance(error, HeadraceError):
+        return error
+    log.error("unexpected error", exc_info=error)
+    return HeadraceError("internal error; the server's log has the details")
+
+
+async def on_headrace_error(_: Request, error: Exception) -> Response:
+    """Exception handler for every error raised on purpose."""
+    return fault_response(unexpected(error))
+
+
+async def on_http_exception(_: Request, error: Exception) -> Response:
+    """Exception handler for the router's own errors (no such path, wrong method)."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    detail = {404: "no such path; see /v1/models for a start", 405: "method not allowed on this path"}
+    fault = HeadraceError(detail.get(status, "request refused"))
+    body = error_body(fault)
+    body["error"]["type"] = _TYPE_BY_STATUS.get(status, "invalid_request_error")
+    body["error"]["code"] = {404: "not_found", 405: "method_not_allowed"}.get(status, "http_error")
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    return json_response(body, status, headers)

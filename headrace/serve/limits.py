@@ -1,0 +1,101 @@
+"""Bodies within bounds: size before reading, time while reading, depth and count before they are validated."""
+
+import asyncio
+from typing import Any, cast
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from headrace.base.errors import RequestError
+from headrace.serve.faults import BodyTooLargeError, SlowBodyError
+
+MAX_DEPTH = 48
+"""Nesting of a JSON body; tool schemas need about a dozen."""
+MAX_ELEMENTS = 1_000_000
+"""Commas in a body, an upper bound of its values; no context is that long."""
+BODY_TIMEOUT_S = 60.0
+THREAD_BYTES = 1 << 16
+"""Larger bodies are parsed in a thread, so that the event loop keeps answering."""
+
+
+async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
+    """The JSON object of a request's body.
+
+    Raises:
+        BodyTooLargeError: more than `max_bytes`; refused before the body is read when its length is
+        announced. SlowBodyError: it did not arrive within `BODY_TIMEOUT_S`. RequestError: not a JSON
+        object, or nested too deeply, or too many values.
+    """
+    body = await _read(request, max_bytes)
+    if len(body) > THREAD_BYTES:
+        return await asyncio.to_thread(parse_object, body)
+    return parse_object(body)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Decode strict JSON (UTF-8, no NaN) that is an object within the limits.
+
+    Raises:
+        RequestError: it is not.
+    """
+    if body.count(b",") > MAX_ELEMENTS:
+        raise RequestError(f"the body has more than {MAX_ELEMENTS} values; send less")
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as err:
+        raise RequestError(f"the body is not valid JSON: {err}") from err
+    except RecursionError as err:
+        raise RequestError(f"the body is nested deeper than {MAX_DEPTH} levels") from err
+    if not isinstance(value, dict):
+        raise RequestError("the body must be a JSON object")
+    found = cast("dict[str, Any]", value)
+    _check_depth(found)
+    return found
+
+
+def _check_depth(value: object) -> None:
+    """Walk down level by level; `value` is made of dictionaries, lists and scalars."""
+    level: list[object] = [value]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise RequestError(f"the body is nested deeper than {MAX_DEPTH} levels")
+        below: list[object] = []
+        for item in level:
+            children: list[object] = (
+                list(cast("dict[str, object]", item).values())
+                if isinstance(item, dict)
+                else cast("list[object]", item)
+            )
+            for child in children:
+                if isinstance(child, (dict, list)):
+                    below.append(cast("object", child))
+        level = below
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced) > max_bytes:
+        raise _too_large(max_bytes)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > max_bytes:
+                    raise _too_large(max_bytes)
+                chunks.append(chunk)
+    except TimeoutError as err:
+        raise SlowBodyError(f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from err
+    except ClientDisconnect as err:
+        raise RequestError("the client went away") from err
+    return b"".join(chunks)
+
+
+def _too_large(max_bytes: int) -> BodyTooLargeError:
+    return BodyTooLargeError(
+        f"the body is larger than {max_bytes} bytes; send less, or start the server with a larger "
+        f"--max-body-bytes"
+    )

@@ -1,0 +1,67 @@
+"""`POST /tokenize` and `POST /detokenize`, in vLLM's shapes."""
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headrace.base.errors import RequestError
+from headrace.serve.faults import json_response
+from headrace.serve.limits import read_json
+from headrace.serve.schema.chat import ChatBody
+from headrace.serve.schema.sampling import validate
+from headrace.serve.schema.text import DetokenizeBody, TokenizeBody
+from headrace.serve.state import Served, served
+
+
+async def tokenize(request: Request) -> Response:
+    """Token ids of a text or a conversation, made off the event loop."""
+    state = served(request)
+    body = validate(TokenizeBody, await read_json(request, state.config.max_body_bytes))
+    state.check_model(body.model)
+    body.check()
+    ids = await asyncio.to_thread(_encode, state, body)
+    made: dict[str, Any] = {"count": len(ids), "max_model_len": state.llm.max_model_len, "tokens": ids}
+    made["token_strs"] = [state.llm.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
+    return json_response(made)
+
+
+async def detokenize(request: Request) -> Response:
+    """Text of token ids, special tokens included."""
+    state = served(request)
+    body = validate(DetokenizeBody, await read_json(request, state.config.max_body_bytes))
+    state.check_model(body.model)
+    size = state.llm.tokenizer.vocab_size
+    for token in body.tokens:
+        if not 0 <= token < size:
+            raise RequestError(f"token id {token} is not in [0, {size})", param="tokens")
+    text = await asyncio.to_thread(state.llm.tokenizer.decode, body.tokens, skip_special=False)
+    return json_response({"prompt": text})
+
+
+def _encode(state: Served, body: TokenizeBody) -> list[int]:
+    if body.prompt is not None:
+        special = True if body.add_special_tokens is None else body.add_special_tokens
+        return list(state.llm.tokenizer.encode(body.prompt, add_special=special))
+    if state.llm.chat_template is None:
+        raise RequestError("this model has no chat template; send prompt instead", param="messages")
+    if body.add_special_tokens:
+        raise RequestError(
+            "add_special_tokens belongs to prompt; a chat template brings its own", param="add_special_tokens"
+        )
+    chat = ChatBody(
+        messages=body.messages or [],
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        chat_template_kwargs=body.chat_template_kwargs,
+    )
+    messages = [m.to_template() for m in chat.messages]
+    return list(state.llm.chat_template.encode(state.llm.tokenizer, messages, **chat.template_kwargs()))
+
+
+ROUTES = (
+    Route("/tokenize", tokenize, methods=["POST"]),
+    Route("/detokenize", detokenize, methods=["POST"]),
+)

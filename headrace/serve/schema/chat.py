@@ -1,0 +1,116 @@
+"""`/v1/chat/completions`: the request body."""
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict
+
+from headrace.base.errors import RequestError
+from headrace.base.request import SamplingParams
+from headrace.serve.schema.sampling import SamplingBody, StrictBody
+
+
+RESERVED = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "documents",
+        "messages",
+        "self",
+        "tokenize",
+        "tokenizer",
+        "tools",
+    }
+)
+"""Names that a request must not hand to the template: they are set by other fields, or are none of its business."""
+
+
+class TextPart(StrictBody):
+    """One piece of a message's content; only text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(StrictBody):
+    """One message; the fields of a reply may come back with it, the template sees what it uses."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=(), hide_input_in_errors=True)
+
+    role: str
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    refusal: None = None
+    annotations: list[Any] | None = None
+    audio: None = None
+    function_call: None = None
+
+    def to_template(self) -> dict[str, Any]:
+        """The message as chat templates expect it: content is text."""
+        content = self.content
+        text = "".join(part.text for part in content) if isinstance(content, list) else content
+        message: dict[str, Any] = {"role": self.role, "content": text if text is not None else ""}
+        for name in ("name", "tool_calls", "tool_call_id"):
+            value = getattr(self, name)
+            if value is not None:
+                message[name] = value
+        return message
+
+
+class ChatBody(SamplingBody):
+    """Body of `/v1/chat/completions`."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def params(self, defaults: SamplingParams) -> SamplingParams:
+        """The sampling parameters; without a limit the answer may fill the context.
+
+        Raises:
+            RequestError: a value is out of range, or two fields contradict each other.
+        """
+        if self.top_logprobs is not None and not self.logprobs:
+            raise RequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
+        both = self.max_tokens is not None and self.max_completion_tokens is not None
+        if both and self.max_tokens != self.max_completion_tokens:
+            raise RequestError(
+                "max_tokens and max_completion_tokens differ; give one of them", param="max_completion_tokens"
+            )
+        limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        return self.to_params(defaults, max_tokens=limit, logprobs=logprobs)
+
+    def template_kwargs(self) -> dict[str, Any]:
+        """Arguments of the chat template.
+
+        Raises:
+            RequestError: no message, or two fields contradict each other.
+        """
+        if not self.messages:
+            raise RequestError("messages must not be empty", param="messages")
+        given = dict(self.chat_template_kwargs or {})
+        for name in given:
+            if name in RESERVED or not name.isidentifier() or len(name) > 64:
+                raise RequestError(
+                    f"chat_template_kwargs must not set {name[:64]!r}", param="chat_template_kwargs"
+                )
+        add, go_on = self.add_generation_prompt, bool(self.continue_final_message)
+        if add and go_on:
+            raise RequestError(
+                "add_generation_prompt and continue_final_message exclude each other",
+                param="continue_final_message",
+            )
+        if go_on:
+            given["continue_final_message"] = True
+            given["add_generation_prompt"] = False
+        elif add is not None:
+            given["add_generation_prompt"] = add
+        return given

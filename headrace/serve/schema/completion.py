@@ -1,0 +1,80 @@
+"""`/v1/completions`: the request body."""
+
+from typing import Any, cast
+
+from headrace.base.errors import RequestError
+from headrace.base.request import MAX_CHOICES, SamplingParams
+from headrace.serve.schema.sampling import SamplingBody
+
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's default for this endpoint."""
+
+Prompt = str | list[int]
+
+
+class CompletionBody(SamplingBody):
+    """Body of `/v1/completions`. `prompt` is checked by `prompts`, item by item, after its length."""
+
+    prompt: Any = None
+    echo: bool | None = None
+    logprobs: int | None = None
+
+    def params(self, defaults: SamplingParams) -> SamplingParams:
+        """The sampling parameters; the prompt's log-probabilities come along when it is echoed with them.
+
+        Raises:
+            RequestError: a value is out of range.
+        """
+        limit = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        made = {"max_tokens": limit, "logprobs": self.logprobs}
+        params = self.to_params(defaults, **made)
+        if self.echo and self.logprobs is not None:
+            asked = max(self.logprobs, self.prompt_logprobs or 0)
+            params = self.model_copy(update={"prompt_logprobs": asked}).to_params(defaults, **made)
+        return params
+
+    def prompts(self, max_ids: int) -> list[Prompt]:
+        """The prompts: a text, a list of texts, a list of ids, or a list of lists of ids.
+
+        Args:
+            max_ids: the context limit; a longer list of ids is refused before its items are looked at.
+
+        Raises:
+            RequestError: none of these, or too many.
+        """
+        given = self.prompt
+        if isinstance(given, str):
+            return [given]
+        if not isinstance(given, list) or not given:
+            raise RequestError(
+                "prompt must be a text, a list of texts, a list of token ids, or a list of such lists",
+                param="prompt",
+            )
+        items = cast("list[Any]", given)
+        if _is_id(items[0]):
+            return [_ids(items, max_ids)]
+        total = len(items) * (self.n or 1)
+        if total > MAX_CHOICES:
+            raise RequestError(
+                f"{len(items)} prompts with n={self.n or 1} make {total} choices, limit {MAX_CHOICES}; send "
+                f"them in several requests",
+                param="prompt",
+            )
+        return [item if isinstance(item, str) else _ids(item, max_ids) for item in items]
+
+
+def _ids(value: Any, max_ids: int) -> list[int]:
+    if not isinstance(value, list) or not value:
+        raise RequestError("each prompt must be a text or a list of token ids", param="prompt")
+    items = cast("list[Any]", value)
+    if len(items) > max_ids:
+        raise RequestError(
+            f"prompt has {len(items)} tokens, the context limit is {max_ids}; shorten it", param="prompt"
+        )
+    if not all(_is_id(item) for item in items):
+        raise RequestError("token ids of a prompt must be integers in [0, 2**31)", param="prompt")
+    return items
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**31

@@ -1,0 +1,161 @@
+"""The fields that both completion endpoints share, and their way to `SamplingParams`.
+
+Values that a request leaves out come from the engine's defaults (the model's generation file, then the
+built-in ones); the order is request, server setting, model file, built-in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from headrace.base.errors import RequestError
+from headrace.base.request import MAX_ID_LIST, MAX_STOP_STRINGS, SamplingParams
+from headrace.serve.schema.support import drop_neutral, to_request_error
+
+M = TypeVar("M", bound=BaseModel)
+
+MAX_BIAS_ENTRIES = MAX_ID_LIST
+
+_COPIED = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "include_stop_str_in_output",
+    "min_tokens",
+    "ignore_eos",
+    "n",
+    "prompt_logprobs",
+    "skip_special_tokens",
+)
+_LISTS = ("allowed_token_ids", "stop_token_ids", "bad_words")
+
+
+class StrictBody(BaseModel):
+    """A body whose types are not converted and whose unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=(), hide_input_in_errors=True)
+
+
+class StreamOptions(StrictBody):
+    """`stream_options`."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class SamplingBody(StrictBody):
+    """Fields of both completion endpoints; None means not given."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    n: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool | None = None
+    priority: int | None = None
+    request_id: str | None = None
+    cache_salt: str | None = None
+    return_token_ids: bool | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    @property
+    def wants_usage_chunk(self) -> bool:
+        """A stream ends with a chunk of usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def wants_usage_everywhere(self) -> bool:
+        """Every chunk of a stream carries the usage so far."""
+        return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
+
+    def to_params(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
+        """Sampling parameters: what is given here, else the defaults.
+
+        Args:
+            defaults: the engine's.
+            more: fields that the endpoints spell differently (`max_tokens`, `logprobs`).
+
+        Raises:
+            RequestError: a value is out of range.
+        """
+        given: dict[str, Any] = {k: v for k in _COPIED if (v := getattr(self, k)) is not None}
+        given |= {k: tuple(v) for k in _LISTS if (v := getattr(self, k)) is not None}
+        if self.stop is not None:
+            given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if self.logit_bias is not None:
+            given["logit_bias"] = _bias(self.logit_bias)
+        return replace(defaults, **given, **more)
+
+
+def validate(
+    model: type[M], body: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]] | None = None
+) -> M:
+    """A body as its model.
+
+    Raises:
+        RequestError: a field is unknown, unsupported, of a wrong type, or a list is longer than its limit.
+    """
+    kept = drop_neutral(body, neutral or {})
+    _check_lengths(kept)
+    if kept.get("stream_options") is not None and kept.get("stream") is not True:
+        raise RequestError("stream_options needs stream to be true", param="stream_options")
+    try:
+        return model.model_validate(kept)
+    except ValidationError as err:
+        raise to_request_error(err, model.model_fields) from err
+
+
+def _check_lengths(body: Mapping[str, Any]) -> None:
+    """Lists are measured before their items are looked at."""
+    limits = {"stop": MAX_STOP_STRINGS, "logit_bias": MAX_BIAS_ENTRIES} | dict.fromkeys(_LISTS, MAX_ID_LIST)
+    limits |= {"messages": 4096, "metadata": 64, "chat_template_kwargs": 64}
+    for name, limit in limits.items():
+        value = body.get(name)
+        if isinstance(value, (list, dict)):
+            count = len(value)  # pyright: ignore[reportUnknownArgumentType]
+            if count > limit:
+                raise RequestError(f"{name} has {count} entries, limit {limit}", param=name)
+    for name in ("request_id", "cache_salt", "model", "user"):
+        value = body.get(name)
+        if isinstance(value, str) and len(value) > 256:
+            raise RequestError(f"{name} has {len(value)} characters, limit 256", param=name)
+
+
+def _bias(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+    pairs: list[tuple[int, float]] = []
+    for key, value in given.items():
+        if not (key.isascii() and key.isdigit() and len(key) <= 9):
+            raise RequestError(
+                f"logit_bias keys must be token ids in decimal, got {key[:40]!r}", param="logit_bias"
+            )
+        pairs.append((int(key), value))
+    return tuple(pairs)

@@ -1,0 +1,79 @@
+"""What of OpenAI's documented fields is not supported, and the values that ask for nothing.
+
+A field of this table passes only with a value that has no effect; any other value is refused by name.
+Together with the models of this folder, which refuse unknown fields, nothing that is asked for is silently
+ignored.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from headrace.base.errors import RequestError
+
+SHARED_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "service_tier": (None, "auto", "default"),
+    "store": (None, False),
+}
+"""Unsupported on both endpoints."""
+
+CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    **SHARED_NEUTRAL,
+    "audio": (None,),
+    "function_call": (None, "none"),
+    "functions": (None, []),
+    "modalities": (None, ["text"]),
+    "moderation": (None,),
+    "parallel_tool_calls": (None, True, False),
+    "prediction": (None,),
+    "reasoning_effort": (None,),
+    "response_format": (None, {"type": "text"}),
+    "tool_choice": (None, "none", "auto"),
+    "tools": (None, []),
+    "verbosity": (None, "medium"),
+    "web_search_options": (None,),
+}
+"""Unsupported on `/v1/chat/completions`, with the values that ask for nothing."""
+
+COMPLETION_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    **SHARED_NEUTRAL,
+    "best_of": (None, 1),
+    "suffix": (None, ""),
+}
+"""Unsupported on `/v1/completions`, with the values that ask for nothing."""
+
+LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
+"""Documented fields that name the caller or hint at caching: accepted, they change no answer."""
+
+
+def drop_neutral(body: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """The body without unsupported fields.
+
+    Raises:
+        RequestError: an unsupported field has a value with an effect.
+    """
+    kept: dict[str, Any] = {}
+    for name, value in body.items():
+        if name not in neutral:
+            kept[name] = value
+        elif not any(type(value) is type(v) and value == v for v in neutral[name]):
+            allowed = ", ".join(repr(v) for v in neutral[name])
+            raise RequestError(
+                f"{name} is not supported yet; leave it out (values without effect: {allowed})", param=name
+            )
+    return kept
+
+
+def to_request_error(error: ValidationError, known: Iterable[str]) -> RequestError:
+    """The first problem pydantic found, with the field's name and, for an unknown one, the nearest known."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    path = [str(part) for part in first["loc"]]
+    name = path[0] if path else None
+    if first["type"] == "extra_forbidden" and len(path) == 1:
+        near = difflib.get_close_matches(path[0], list(known), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return RequestError(f"unknown field {path[0][:100]!r}{hint}", param=path[0][:100])
+    where = ".".join(path)[:200]
+    return RequestError(f"{where}: {first['msg']}" if where else str(first["msg"]), param=name)

@@ -1,0 +1,39 @@
+"""`/tokenize` and `/detokenize`: request bodies, in vLLM's shapes."""
+
+from typing import Any
+
+from headrace.base.errors import RequestError
+from headrace.serve.schema.chat import Message
+from headrace.serve.schema.sampling import StrictBody
+
+
+class TokenizeBody(StrictBody):
+    """Body of `/tokenize`: a prompt, or a conversation."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def check(self) -> None:
+        """Exactly one of prompt and messages.
+
+        Raises:
+            RequestError: none, or both, or conversation fields with a prompt.
+        """
+        if (self.prompt is None) == (self.messages is None):
+            raise RequestError("give exactly one of prompt and messages", param="prompt")
+        for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+            if self.prompt is not None and getattr(self, name) is not None:
+                raise RequestError(f"{name} belongs to messages, not to prompt", param=name)
+
+
+class DetokenizeBody(StrictBody):
+    """Body of `/detokenize`."""
+
+    model: str | None = None
+    tokens: list[int]
