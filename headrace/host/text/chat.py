@@ -9,8 +9,9 @@ from jinja2.exceptions import TemplateError
 
 from headrace.base import clock
 from headrace.base.errors import RequestError
-from headrace.host.text.lookalike import map_texts, unused_marks
-from headrace.host.text.sandbox import BUDGET, MARKS, Budget, Sandbox
+from headrace.host.text.template.budget import Budget
+from headrace.host.text.template.lookalike import map_texts, unused_marks
+from headrace.host.text.template.sandbox import BUDGET, MARKS, Sandbox
 from headrace.host.text.tokenizer import Tokenizer
 
 MAX_TEMPLATE_CHARS = 256 << 10
@@ -34,7 +35,8 @@ _SANDBOX = Sandbox()
 class ChatTemplate:
     """A model's chat template. Immutable, safe to share between threads.
 
-    A template that is missing or broken is reported when it is used, so that such a model still completes text.
+    A template that is missing or broken is reported when it is used, so that such a model still completes
+    text.
 
     Args:
         template: the Jinja source; None when the model brings none.
@@ -78,7 +80,8 @@ class ChatTemplate:
             **kwargs: more variables for the template (`enable_thinking` ...).
 
         Raises:
-            RequestError: no template, a template that fails or refuses the messages, or messages that make no sense.
+            RequestError: no template, a template that fails or refuses the messages, or messages that make no
+                sense.
         """
         variables = {
             "messages": messages,
@@ -101,8 +104,8 @@ class ChatTemplate:
     ) -> list[int]:
         """The prompt as token ids; only the template's special tokens become such, never the callers' words.
 
-        The template is the authority on begin tokens: none is added to what it writes. Arguments and errors are
-        those of `render`.
+        The template is the authority on begin tokens: none is added to what it writes. Arguments and errors
+        are those of `render`.
         """
         given = {"messages": messages, "tools": tools, **kwargs}
         marks = unused_marks(given.values(), 2)
@@ -156,7 +159,7 @@ class ChatTemplate:
         return text[:end].replace(cut, "")
 
     def _tidy(self, message: Any) -> Json:
-        """One message as templates expect it: text parts joined unless the template reads parts, arguments parsed."""
+        """One message as templates expect it: text parts joined unless it reads parts, arguments parsed."""
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):  # type: ignore[union-attr]
             raise RequestError("each message needs a role and is an object", param="messages")
         tidy = dict(cast("Mapping[str, Any]", message))

@@ -15,9 +15,9 @@ class Detokenizer:
     Args:
         tokenizer: the vocabulary.
         skip_special: leave special tokens out of the text.
-        prompt_tail: the last tokens of the prompt that the answer continues, at least four to be right where the
-            prompt ends within a character. Given, the answer's first space is kept, and a character that the prompt
-            began is finished in the answer.
+        prompt_tail: the last tokens of the prompt that the answer continues, at least four to be right where
+            the prompt ends within a character. Given, the answer's first space is kept, and a character that
+            the prompt began is finished in the answer.
     """
 
     def __init__(

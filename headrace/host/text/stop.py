@@ -1,7 +1,7 @@
 """Stop strings: found in decoded text, over token borders, before any part of a match is sent.
 
-Text that is a beginning of some stop string is held back until it is decided. The scanner is the automaton of Aho and
-Corasick (1975), so work is linear in the text however many stops there are.
+Text that is a beginning of some stop string is held back until it is decided. The scanner is the automaton of
+Aho and Corasick (1975), so work is linear in the text however many stops there are.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ class _Node:
 class StopScanner:
     """Watches the text of one answer for stop strings.
 
-    The match that is complete first counts; of those that end at one character, the one that begins first. So the
-    result does not depend on how the text is cut. Only text given to `push` is searched: a stop cannot match across
-    the end of the prompt.
+    The match that is complete first counts; of those that end at one character, the one that begins first. So
+    the result does not depend on how the text is cut. Only text given to `push` is searched: a stop cannot
+    match across the end of the prompt.
 
     Args:
         stops: the stop strings, none empty.

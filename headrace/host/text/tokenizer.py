@@ -1,7 +1,8 @@
 """Text to token ids and back: one class for every kind of vocabulary.
 
-Encoding: special tokens are split off here, the text between them goes through the `tokenizers` library, which never
-sees them. Decoding: every token is a string of bytes, so text is the bytes joined; nothing depends on neighbours.
+Encoding: special tokens are split off here, the text between them goes through the `tokenizers` library,
+which never sees them. Decoding: every token is a string of bytes, so text is the bytes joined; nothing
+depends on neighbours.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,11 +10,11 @@ from functools import cached_property
 
 from headrace.base.errors import CheckpointError, RequestError
 from headrace.base.specs import TokenizerSource
-from headrace.host.text import directory, gguf
-from headrace.host.text.lookalike import Lookalikes
-from headrace.host.text.specials import SpecialSplitter, SpecialToken
-from headrace.host.text.spelling import SPACE_MARK, literal
-from headrace.host.text.vocabulary import Marks, SpacePrefix, Vocabulary
+from headrace.host.text.template.lookalike import Lookalikes
+from headrace.host.text.vocab import directory, gguf
+from headrace.host.text.vocab.specials import SpecialSplitter, SpecialToken
+from headrace.host.text.vocab.spelling import SPACE_MARK, literal
+from headrace.host.text.vocab.vocabulary import Marks, SpacePrefix, Vocabulary
 
 
 class Tokenizer:
@@ -53,8 +54,8 @@ class Tokenizer:
 
         Args:
             text: any text; a lone surrogate is refused.
-            add_special: put begin (and end) tokens around it, as the model asks for; a begin token that the text
-                already starts with is not doubled.
+            add_special: put begin (and end) tokens around it, as the model asks for; a begin token that the
+                text already starts with is not doubled.
             parse_special: read the text of special tokens as those tokens; off, they are plain text.
 
         Raises:
@@ -129,7 +130,7 @@ class Tokenizer:
         return token_id in self._special_by_id
 
     def token_id(self, text: str) -> int | None:
-        """The id of a special token or of a vocabulary entry, spelled as in the vocabulary; None: there is none."""
+        """The id of a special token or of a vocabulary entry, spelled as there; None: there is none."""
         special = self._special_by_text.get(text)
         return special.id if special else self._vocabulary.core.token_to_id(text)
 
@@ -146,7 +147,7 @@ class Tokenizer:
         except UnicodeEncodeError as fault:
             code = ord(text[fault.start])
             raise RequestError(
-                f"the text holds a lone surrogate, U+{code:04X}, at character {fault.start}; send valid Unicode"
+                f"the text holds a lone surrogate, U+{code:04X}, at character {fault.start}; send Unicode"
             ) from fault
 
 
@@ -154,7 +155,8 @@ def load_tokenizer(source: TokenizerSource) -> Tokenizer:
     """The tokenizer of a model.
 
     Raises:
-        CheckpointError: the files are missing, broken, or ask for something Headrace lacks (named in the message).
+        CheckpointError: the files are missing, broken, or ask for something Headrace lacks (named in the
+            message).
     """
     if source.gguf is not None:
         return Tokenizer(*gguf.read(source.gguf))

@@ -8,12 +8,12 @@ import tokenizers
 from tokenizers import AddedToken, models
 
 from headrace.base.errors import CheckpointError
-from headrace.host.text import spelling
-from headrace.host.text.endtokens import ends_by_name
-from headrace.host.text.pretokenize import word_rule
-from headrace.host.text.sentencepiece import merge_core, unigram_core
-from headrace.host.text.specials import SpecialToken
-from headrace.host.text.vocabulary import Marks, SpacePrefix, Vocabulary
+from headrace.host.text.vocab import spelling
+from headrace.host.text.vocab.endtokens import ends_by_name
+from headrace.host.text.vocab.pretokenize import word_rule
+from headrace.host.text.vocab.sentencepiece import merge_core, unigram_core
+from headrace.host.text.vocab.specials import SpecialToken
+from headrace.host.text.vocab.vocabulary import Marks, SpacePrefix, Vocabulary
 
 MAX_ENTRIES = 4_000_000
 MAX_TEMPLATE_CHARS = 1 << 20
@@ -107,9 +107,6 @@ def _byte_level(data: Metadata, entries: list[str], types: list[int]) -> tuple[V
         _library_model(_ids(entries), [_pair(m) for m in merges], ignore_merges=rule.whole_words)
     )
     core.pre_tokenizer = rule.pre_tokenizer()  # type: ignore[assignment]
-    normalizer = rule.normalizer()
-    if normalizer is not None:
-        core.normalizer = normalizer  # type: ignore[assignment]
     return _vocabulary(core, entries, types, spelling.byte_level), rule.adds_bos, False
 
 

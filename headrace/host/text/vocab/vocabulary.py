@@ -6,8 +6,8 @@ from enum import Enum
 
 import tokenizers
 
-from headrace.host.text.specials import SpecialToken
-from headrace.host.text.spelling import Spelling
+from headrace.host.text.vocab.specials import SpecialToken
+from headrace.host.text.vocab.spelling import Spelling
 
 
 class SpacePrefix(Enum):

@@ -1,8 +1,8 @@
 """Text of callers that looks like a special token must stay text.
 
-A template mixes its own role marks with the callers' words. Before rendering, every look-alike in those words gets a
-mark inside (a code point that no text uses), so that it is no special token any more; after the rendered text has been
-split at the template's own special tokens, the marks are taken out again.
+A template mixes its own role marks with the callers' words. Before rendering, every look-alike in those words
+gets a mark inside (a code point that no text uses), so that it is no special token any more; after the
+rendered text has been split at the template's own special tokens, the marks are taken out again.
 """
 
 import re

@@ -1,4 +1,5 @@
 """Which tokens end an answer."""
+# ruff: noqa: RUF001  (the look-alikes of ASCII are meant)
 
 from collections.abc import Collection
 

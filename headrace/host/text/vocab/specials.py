@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class SpecialToken:
     """A token that stands for no text: role marks, begin and end marks.
 
-    `strip_left` and `strip_right` say that white space beside it belongs to it; `single_word` that it counts only
-    between characters that are not word characters.
+    `strip_left` and `strip_right` say that white space beside it belongs to it; `single_word` that it counts
+    only between characters that are not word characters.
     """
 
     id: int

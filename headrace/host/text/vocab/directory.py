@@ -10,10 +10,10 @@ import tokenizers
 from tokenizers import pre_tokenizers
 
 from headrace.base.errors import CheckpointError
-from headrace.host.text import spelling
-from headrace.host.text.endtokens import ends_by_name
-from headrace.host.text.specials import SpecialToken
-from headrace.host.text.vocabulary import Marks, SpacePrefix, Vocabulary
+from headrace.host.text.vocab import spelling
+from headrace.host.text.vocab.endtokens import ends_by_name
+from headrace.host.text.vocab.specials import SpecialToken
+from headrace.host.text.vocab.vocabulary import Marks, SpacePrefix, Vocabulary
 
 MAX_TOKENIZER_BYTES = 256 << 20
 MAX_CONFIG_BYTES = 16 << 20
@@ -142,7 +142,7 @@ def _wrapping(core: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, .
 
 
 def _take_space_prefix(core: tokenizers.Tokenizer) -> SpacePrefix:
-    """Takes the space prefix out of the pipeline where it depends on the place in the text, and says what it was.
+    """Takes a space prefix that depends on the place in the text out of the pipeline, and says what it was.
 
     Pieces are encoded one by one, so the library would take each for the beginning.
     """

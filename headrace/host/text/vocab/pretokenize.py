@@ -1,13 +1,14 @@
 """How byte-level vocabularies cut text into words before merging: facts of each model family, by GGUF name.
 
-A family's rule is a list of regular expressions, applied one after the other: each cuts the pieces of the one before
-into its matches and what lies between them. A wrong rule costs quality without an error, so a name that is not known
-is refused.
+A family's rule is a list of regular expressions, applied one after the other: each cuts the pieces of the one
+before into its matches and what lies between them. A wrong rule costs quality without an error, so a name
+that is not known is refused.
 """
+# ruff: noqa: RUF001  (the look-alikes of ASCII are meant)
 
 from dataclasses import dataclass
 
-from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Regex, pre_tokenizers
 
 from headrace.base.errors import CheckpointError
 
@@ -16,7 +17,7 @@ _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _ASCII_PUNCTUATION = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"
-_CJK = r"[一-龥\u0800-一가-\ud7ff]+".replace(r"\u0800", "\u0800").replace(r"\ud7ff", r"\x{D7FF}")
+_CJK = "[一-龥\u0800-一가-\ud7ff]+"
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
@@ -38,7 +39,10 @@ def _cased_words(*, digits: str, contraction: str) -> str:
     )
 
 
-_DEEPSEEK3_WORDS = rf"{_ASCII_PUNCTUATION}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
+_DEEPSEEK3_WORDS = (
+    rf"{_ASCII_PUNCTUATION}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+"
+    rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
+)
 _DEEPSEEK_LETTERS = (
     "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌ"
     "ῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲"
@@ -50,14 +54,13 @@ _DEEPSEEK_LETTERS = (
 class WordRule:
     """One family's way to cut text.
 
-    `whole_words`: a word that is an entry of the vocabulary is that token, without merging. `adds_bos`: the begin
-    token is put first unless the file says otherwise. `composes`: text is put into Unicode form NFC first.
+    `whole_words`: a word that is an entry of the vocabulary is that token, without merging. `adds_bos`: the
+    begin token is put first unless the file says otherwise.
     """
 
     patterns: tuple[str, ...]
     whole_words: bool = False
     adds_bos: bool = False
-    composes: bool = False
 
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
         """The library's form: the cuts, then bytes to the byte-level alphabet."""
@@ -65,17 +68,12 @@ class WordRule:
         spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         return pre_tokenizers.Sequence([*cuts, spell])
 
-    def normalizer(self) -> normalizers.Normalizer | None:
-        """What happens to text before it is cut."""
-        return normalizers.NFC() if self.composes else None
-
 
 _GPT2 = WordRule(patterns=(GPT2,))
 _DIGITS_THEN_GPT2 = WordRule(patterns=(r"\p{N}", GPT2))
 _LLAMA3 = WordRule(patterns=(_words(digits=r"\p{N}{1,3}"),), whole_words=True, adds_bos=True)
 _LLAMA3_MERGED = WordRule(patterns=_LLAMA3.patterns)
-_QWEN2 = WordRule(patterns=(_words(digits=r"\p{N}"),), composes=True)
-_QWEN2_AS_IS = WordRule(patterns=_QWEN2.patterns)
+_QWEN2 = WordRule(patterns=(_words(digits=r"\p{N}"),))
 _GPT4O = WordRule(patterns=(_cased_words(digits=r"\p{N}{1,3}", contraction=f"{_CONTRACTION}?"),))
 _DEEPSEEK3 = WordRule(patterns=(r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3_WORDS))
 _NOT_SENTENCE_MARKS = r" ?[^(\s|.,!?…。，、।۔،)]+"
@@ -114,11 +112,18 @@ _RULES: dict[WordRule, tuple[str, ...]] = {
     ),
     _LLAMA3_MERGED: ("dbrx", "smaug-bpe", "chatglm-bpe"),
     WordRule(patterns=_LLAMA3.patterns, whole_words=True): ("glm4", "glm5"),
-    _QWEN2: ("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"),
-    _QWEN2_AS_IS: ("stablelm2", "hunyuan", "solar-open", "grok-2"),
-    WordRule(patterns=(_words(digits=r"\p{N}", letters=r"[\p{L}\p{M}]", others=r"\p{M}"),), composes=True): (
-        "qwen35",
+    _QWEN2: (
+        "qwen2",
+        "deepseek-r1-qwen",
+        "kormo",
+        "f2llmv2",
+        "megrez",
+        "stablelm2",
+        "hunyuan",
+        "solar-open",
+        "grok-2",
     ),
+    WordRule(patterns=(_words(digits=r"\p{N}", letters=r"[\p{L}\p{M}]", others=r"\p{M}"),)): ("qwen35",),
     _GPT4O: ("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"),
     WordRule(patterns=(_cased_words(digits=r"\p{N}", contraction=""),), whole_words=True, adds_bos=True): (
         "tekken",
@@ -158,7 +163,7 @@ def word_rule(name: str | None) -> WordRule:
     known = ", ".join(sorted(RULE_BY_NAME))
     if name is None:
         raise CheckpointError(
-            "the GGUF file does not say how its vocabulary cuts text (no tokenizer.ggml.pre; files older than May 2024); "
+            "the GGUF file does not say how its vocabulary cuts text (no tokenizer.ggml.pre: an old file); "
             f"convert it again, or name the model's tokenizer.json with --tokenizer. Known: {known}"
         )
     if name not in RULE_BY_NAME:

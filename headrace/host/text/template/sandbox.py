@@ -1,19 +1,18 @@
 """Chat templates are programs from strangers: here they run with bounded work, output and reach.
 
-Jinja's immutable sandbox keeps templates away from Python's internals. On top of it every operation that can repeat
-or grow is charged to the `Budget` of the rendering: loops per turn, strings and lists by size, output by character.
-To that end the syntax tree is rewritten before it is compiled: loops, literals, `~` and static text become filters and
-output expressions, which know the context and so the budget.
+Jinja's immutable sandbox keeps templates away from Python's internals. On top of it every operation that can
+repeat or grow is charged to the `Budget` of the rendering: loops per turn, strings and lists by size, output
+by character. To that end the syntax tree is rewritten before it is compiled: loops, literals, `~` and static
+text become filters and output expressions, which know the context and so the budget.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, cast
 
-from jinja2 import Undefined, nodes, pass_context
+from jinja2 import nodes, pass_context
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
@@ -21,87 +20,43 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from headrace.base import clock
+from headrace.host.text.template.budget import (
+    MAX_WIDTH,
+    WIDE,
+    Budget,
+    LimitError,
+    check_bits,
+    check_format,
+    check_growth,
+    check_width,
+    product_size,
+    size,
+)
 
 BUDGET = " budget"
 """Name of the budget among the template's variables; no template can spell it."""
 MARKS = " marks"
 """Name of the characters that `tojson` must leave as they are."""
-MAX_WIDTH = 1000
-_CHARS_PER_UNIT = 64
-_MAX_BITS = 256
 _STRING_METHODS = frozenset(
-    "strip lstrip rstrip split rsplit splitlines startswith endswith upper lower title capitalize casefold swapcase "
-    "replace find rfind index rindex count join removeprefix removesuffix partition rpartition isdigit isalpha "
-    "isalnum isspace isupper islower isnumeric isdecimal istitle center ljust rjust zfill".split()
+    {
+        *("strip", "lstrip", "rstrip", "split", "rsplit", "splitlines", "startswith", "endswith"),
+        *("upper", "lower", "title", "capitalize", "casefold", "swapcase", "replace", "find", "rfind"),
+        *("index", "rindex", "count", "join", "removeprefix", "removesuffix", "partition"),
+        *("rpartition", "isdigit", "isalpha", "isalnum", "isspace", "isupper", "islower", "isnumeric"),
+        *("isdecimal", "istitle", "center", "ljust", "rjust", "zfill"),
+    }
 )
-_CONTAINER_METHODS = frozenset("get items keys values copy index count".split())
+_CONTAINER_METHODS = frozenset({"get", "items", "keys", "values", "copy", "index", "count"})
 _FILTERS = frozenset(
-    "abs batch capitalize center count d default dictsort e escape first float groupby indent int items join last "
-    "length list lower map max min reject rejectattr replace reverse round safe select selectattr slice sort string "
-    "sum title trim truncate unique upper wordcount".split()
+    {
+        *("abs", "batch", "capitalize", "center", "count", "d", "default", "dictsort", "e", "escape"),
+        *("first", "float", "groupby", "indent", "int", "items", "join", "last", "length", "list"),
+        *("lower", "map", "max", "min", "reject", "rejectattr", "replace", "reverse", "round", "safe"),
+        *("select", "selectattr", "slice", "sort", "string", "sum", "title", "trim", "truncate"),
+        *("unique", "upper", "wordcount"),
+    }
 )
-_WIDE = frozenset({"center", "ljust", "rjust", "zfill", "indent", "batch", "slice", "truncate", "round"})
 _DEEP = frozenset({"string", "join", "e", "escape"})
-_LONG_FIELD = re.compile(r"\*|\d{4}")
-
-
-class LimitError(TemplateError):
-    """A template works or writes too much."""
-
-
-@dataclass(slots=True)
-class Budget:
-    """What is left of a rendering's work (units of about a microsecond), output (characters) and time."""
-
-    units: int
-    chars: int
-    deadline_s: float
-
-    def spend(self, units: int) -> None:
-        """Charge work.
-
-        Raises:
-            LimitError: work or time is used up.
-        """
-        self.units -= units
-        if self.units < 0:
-            raise LimitError("the template does too much work")
-        if clock.now_s() > self.deadline_s:
-            raise LimitError("the template takes too long")
-
-    def hold(self, size: int) -> None:
-        """Charge a string or list of `size` before it is made."""
-        if size > self.chars:
-            raise LimitError(f"the template builds a value of size {size}; {self.chars} are left")
-        self.spend(1 + size // _CHARS_PER_UNIT)
-
-    def weigh(self, value: object) -> None:
-        """Charge a value with all that it holds, counted as often as it would be written.
-
-        Raises:
-            LimitError: it is too large.
-            TemplateError: it is no plain value.
-        """
-        stack = [value]
-        while stack:
-            item = stack.pop()
-            if isinstance(item, str):
-                self.hold(len(item))
-                continue
-            self.spend(1)
-            if isinstance(item, Mapping):
-                stack.extend(cast("Mapping[object, object]", item).keys())
-                stack.extend(cast("Mapping[object, object]", item).values())
-            elif isinstance(item, list | tuple):
-                stack.extend(cast("list[object]", item))
-            elif not isinstance(item, int | float | None | Undefined):
-                raise TemplateError(f"a template cannot use a {type(item).__name__} as text")
-
-    def turns(self, items: Iterable[Any]) -> Iterator[Any]:
-        """The items, each charged when it is taken."""
-        for item in items:
-            self.spend(1)
-            yield item
 
 
 def budget_of(context: Context) -> Budget:
@@ -154,14 +109,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Arithmetic whose result is bounded before it is computed."""
         budget = budget_of(context)
         if isinstance(left, str) and operator == "%":
-            _check_format(left)
+            check_format(left)
             budget.weigh(right)
         elif operator == "*":
-            budget.hold(_product_size(left, right))
+            budget.hold(product_size(left, right))
         elif operator == "+":
-            budget.hold(_size(left) + _size(right))
+            budget.hold(size(left) + size(right))
         if isinstance(left, int) and isinstance(right, int):
-            _check_bits(operator, left, right)
+            check_bits(operator, left, right)
         result = super().call_binop(context, operator, left, right)
         if operator == "*" and isinstance(result, list | tuple):
             budget.weigh(result)
@@ -174,7 +129,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         budget.spend(1)
         owner = getattr(__obj, "__self__", None)
         if isinstance(owner, str):
-            args = _check_growth(budget, __obj.__name__, owner, args)
+            args = check_growth(budget, __obj.__name__, owner, args)
         return super().call(__context, __obj, *args, **kwargs)
 
 
@@ -238,12 +193,12 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             value = list(budget.turns(cast("Iterator[Any]", value)))
         if name in _DEEP:
             budget.weigh(value)
-        budget.hold(_size(value))
+        budget.hold(size(value))
         if name == "join":
-            budget.hold(_size(value) * _size(args[0] if args else kwargs.get("d", "")))
-        args = _check_growth(budget, name, value, args)
-        if name in _WIDE:
-            _check_width(kwargs.values())
+            budget.hold(size(value) * size(args[0] if args else kwargs.get("d", "")))
+        args = check_growth(budget, name, value, args)
+        if name in WIDE:
+            check_width(kwargs.values())
         lead = {
             "context": (context,),
             "eval_context": (context.eval_ctx,),
@@ -252,56 +207,10 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         result = function(*lead, value, *args, **kwargs)
         if isinstance(result, Iterator):
             return budget.turns(cast("Iterator[Any]", result))
-        budget.hold(_size(result))
+        budget.hold(size(result))
         return result
 
     return run
-
-
-def _check_growth(budget: Budget, name: str, text: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Charges the result of a method or filter before it is computed; returns the arguments, iterators as lists."""
-    if name in _WIDE:
-        _check_width(args)
-    elif name == "replace" and len(args) > 1:
-        old, new = str(args[0]), str(args[1])
-        count = str(text).count(old) if old else _size(text) + 1
-        budget.hold(_size(text) + count * len(new))
-    elif name == "join" and isinstance(text, str) and args:
-        items = list(budget.turns(args[0]))
-        budget.weigh(items)
-        budget.hold(len(text) * len(items))
-        return (items, *args[1:])
-    else:
-        budget.hold(_size(text))
-    return args
-
-
-def _check_width(values: Iterable[Any]) -> None:
-    for value in values:
-        if (isinstance(value, int | float) and abs(value) > MAX_WIDTH) or _size(value) > MAX_WIDTH:
-            raise LimitError(f"the template asks for a width of {value!s:.20}; the limit is {MAX_WIDTH}")
-
-
-def _check_format(text: str) -> None:
-    if _LONG_FIELD.search(text):
-        raise LimitError("the template formats with a width of more than three digits")
-
-
-def _check_bits(operator: str, left: int, right: int) -> None:
-    bits = left.bit_length()
-    size = bits * abs(right) if operator == "**" else bits + right.bit_length()
-    if size > _MAX_BITS:
-        raise LimitError(f"the template computes with numbers of more than {_MAX_BITS} bits")
-
-
-def _product_size(left: Any, right: Any) -> int:
-    if isinstance(right, int):
-        return _size(left) * max(right, 0)
-    return _size(right) * max(left, 0) if isinstance(left, int) else 0
-
-
-def _size(value: Any) -> int:
-    return len(cast("str", value)) if isinstance(value, str | list | tuple | Mapping) else 0
 
 
 @pass_context
@@ -327,18 +236,8 @@ def _made(context: Context, value: Any) -> Any:
     if any(
         isinstance(v, list | tuple | Mapping) for v in (value.values() if isinstance(value, dict) else value)
     ):
-        _weigh_nested(budget_of(context), value)
+        budget_of(context).weigh_nested(value)
     return value
-
-
-def _weigh_nested(budget: Budget, value: Any) -> None:
-    """Charges the containers that a new container holds, each as often as it would be written."""
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        budget.spend(1)
-        inner = cast("Iterable[Any]", item.values() if isinstance(item, Mapping) else item)
-        stack.extend(v for v in inner if isinstance(v, list | tuple | Mapping))
 
 
 @pass_context
@@ -358,7 +257,7 @@ def _to_json(
 ) -> str:
     """JSON as Python writes it, not escaped for HTML."""
     budget_of(context).weigh(value)
-    _check_width((indent, *(separators or ())))
+    check_width((indent, *(separators or ())))
     text = json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -7,7 +7,7 @@ import tokenizers
 from tokenizers import models, normalizers
 
 from headrace.base.errors import CheckpointError
-from headrace.host.text.spelling import SPACE_MARK
+from headrace.host.text.vocab.spelling import SPACE_MARK
 
 MAX_ENTRY_CHARS = 512
 _SPACE_RUN = " {2,}"
@@ -51,7 +51,7 @@ def merges_by_score(
 def _splits(entry: str, parts: set[str], ids: dict[str, int]) -> list[tuple[str, str]]:
     if len(entry) > MAX_ENTRY_CHARS:
         raise CheckpointError(
-            f"entry {ids[entry]} of the vocabulary has {len(entry)} characters; the limit is {MAX_ENTRY_CHARS}"
+            f"entry {ids[entry]} of the vocabulary has {len(entry)} characters; limit {MAX_ENTRY_CHARS}"
         )
     found = [
         (left, right)
