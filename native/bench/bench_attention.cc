@@ -1,0 +1,155 @@
+// Speed of attention (decode over cold KV, prefill) and of sampling one row. Usage: bench_attention [set] [threads]
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "headrace/kernels.h"
+
+using namespace headrace;
+
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// Threads that spin between the two phases of attention.
+class Spinners {
+  public:
+    explicit Spinners(int n) : n_(n) {
+        for (int i = 1; i < n; i++) workers_.emplace_back([this, i] { loop(i); });
+    }
+    ~Spinners() {
+        args_ = nullptr;
+        phase_++;
+        for (auto &w : workers_) w.join();
+    }
+    void attend(const Kernels &k, const AttentionArgs &a) {
+        kernels_ = &k;
+        args_ = &a;
+        for (int p = 0; p < 2; p++) {
+            done_ = 0;
+            const int phase = ++phase_;
+            step(0, phase);
+            while (done_ != n_ - 1) {}
+        }
+    }
+
+  private:
+    void step(int thread, int phase) {
+        if (phase % 2) kernels_->attention_partial(args_, thread, n_);
+        else kernels_->attention_merge(args_, thread, n_);
+    }
+    void loop(int thread) {
+        for (int seen = 0;;) {
+            while (phase_ == seen) {}
+            seen++;
+            if (args_ == nullptr) return;
+            step(thread, seen);
+            done_++;
+        }
+    }
+    int n_;
+    std::atomic<int> phase_{0}, done_{0};
+    std::atomic<const AttentionArgs *> args_{nullptr};
+    const Kernels *kernels_ = nullptr;
+    std::vector<std::thread> workers_;
+};
+
+struct Case { int heads, kv_heads, head_size, depth, tokens; };
+
+void bench(const Kernels &kernels, const Case &c, int threads) {
+    const int length = c.depth + c.tokens, blocks = (length + 15) / 16, ld = c.heads * c.head_size;
+    const size_t block_bytes = (size_t)16 * c.kv_heads * c.head_size * 4, layer_bytes = block_bytes * blocks;
+    const int layers = c.tokens > 1 ? 1 : std::max(2, (int)(110e6 / layer_bytes));      // cold: beyond the last cache
+    std::vector<uint16_t> pool(layer_bytes / 2 * layers);
+    for (size_t i = 0; i < pool.size(); i++) pool[i] = (uint16_t)(0x2c00 + (i * 37 & 0x83ff));
+    std::vector<int32_t> table(blocks), positions, row_of(c.tokens, 0), ids(c.tokens, 0);
+    for (int i = 0; i < blocks; i++) table[i] = i;
+    for (int i = blocks - 1; i > 0; i--) std::swap(table[i], table[(unsigned)(i * 2654435761u) % (i + 1)]);
+    for (int i = 0; i < c.tokens; i++) positions.push_back(c.depth + i);
+    const int32_t starts[2] = {0, c.tokens}, lens[1] = {length};
+    const Batch batch = {1, c.tokens, ids.data(), positions.data(), row_of.data(), starts, lens, table.data(), blocks};
+    std::vector<float> q((size_t)c.tokens * ld, 0.02f), out(q.size());
+    std::vector<float> scratch(attention_scratch_floats(c.tokens, 1, c.heads, c.head_size, length));
+    Spinners pool_of_threads(threads);
+    std::vector<double> times;
+    const int repeats = c.tokens > 1 ? 9 : layers * 5;
+    for (int i = 0; i < repeats; i++) {
+        const KVLayer kv = {KVType::F16, 16, c.kv_heads, c.head_size, (uint8_t *)pool.data() + layer_bytes * (i % layers)};
+        const AttentionArgs args = {&batch, &kv, q.data(), (size_t)ld, out.data(), (size_t)ld, c.heads,
+                                    1 / std::sqrt((float)c.head_size), 0, 0, scratch.data()};
+        const double start = now();
+        pool_of_threads.attend(kernels, args);
+        times.push_back(now() - start);
+    }
+    std::sort(times.begin(), times.end());
+    double flops = 0;
+    for (int i = 0; i < c.tokens; i++) flops += 4.0 * ld * (c.depth + i + 1);
+    const double best = times[0], median = times[times.size() / 2];
+    if (c.tokens == 1)
+        std::printf("decode  %2d/%d x %3d, context %4d, %d threads: %8.1f us best %8.1f median, %5.1f / %5.1f GB/s\n", c.heads,
+                    c.kv_heads, c.head_size, length, threads, best * 1e6, median * 1e6, layer_bytes / best / 1e9,
+                    layer_bytes / median / 1e9);
+    else
+        std::printf("prefill %2d/%d x %3d, %d at depth %4d, %d threads: %8.1f us best, %5.1f / %5.1f GFLOP/s\n", c.heads, c.kv_heads,
+                    c.head_size, c.tokens, c.depth, threads, best * 1e6, flops / best / 1e9, flops / median / 1e9);
+    std::fflush(stdout);
+}
+
+void bench_sample(const Kernels &kernels, const char *name, SampleArgs args, float spread) {
+    std::vector<float> logits(151936), scratch(logits.size() + 16384), top(32);
+    std::vector<int32_t> ids(32);
+    uint32_t state = 1;
+    for (float &x : logits) {
+        x = 0;
+        for (int i = 0; i < 12; i++) x += (float)((state = state * 1664525u + 1013904223u) >> 8) * 0x1p-24f;
+        x = (x - 6) * spread;
+    }
+    args.logits = logits.data();
+    args.vocab = (int32_t)logits.size();
+    args.scratch = scratch.data();
+    args.repetition = 1;
+    args.top_ids = ids.data();
+    args.top_logprobs = top.data();
+    std::vector<double> times;
+    for (int i = 0; i < 40; i++) {
+        args.position = i;
+        const double start = now();
+        kernels.sample(&args);
+        times.push_back(now() - start);
+    }
+    std::sort(times.begin(), times.end());
+    std::printf("sample 151936, spread %3.1f, %-22s %7.1f us best %7.1f median\n", spread, name, times[0] * 1e6, times[20] * 1e6);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    const Kernels *kernels = argc > 1 ? find_kernels(argv[1]) : best_kernels();
+    if (kernels == nullptr) return std::fprintf(stderr, "no such kernels here: %s\n", argv[1]), 1;
+    std::printf("kernels: %s\n", kernels->name);
+    const int shapes[3][3] = {{9, 3, 64}, {14, 2, 64}, {12, 2, 128}};
+    for (int threads = 1; threads <= (argc > 2 ? std::atoi(argv[2]) : 2); threads++)
+        for (const auto &s : shapes) {
+            for (int length : {128, 2048, 6000}) bench(*kernels, {s[0], s[1], s[2], length - 1, 1}, threads);
+            for (int depth : {0, 2048}) bench(*kernels, {s[0], s[1], s[2], depth, 512}, threads);
+        }
+    for (float spread : {1.0f, 4.0f}) {
+        SampleArgs a = {};
+        a.top_p = 1, a.num_logprobs = -1;
+        bench_sample(*kernels, "greedy", a, spread);
+        a.temperature = 0.8f;
+        bench_sample(*kernels, "temperature", a, spread);
+        a.top_p = 0.95f;
+        bench_sample(*kernels, "top_p 0.95", a, spread);
+        a.top_k = 50;
+        bench_sample(*kernels, "top_p 0.95, top_k 50", a, spread);
+        a.num_logprobs = 20;
+        bench_sample(*kernels, "the same, 20 logprobs", a, spread);
+    }
+    return 0;
+}
