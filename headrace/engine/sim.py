@@ -48,8 +48,7 @@ class SimClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimCost:
-    """Seconds of a step: overhead, plus a part per decoding row, per prefill token, per position looked
-    at."""
+    """Seconds of a step: overhead, plus parts per decoding row, prefill token, and position looked at."""
 
     step_s: float = 0.0
     decode_row_s: float = 0.0
@@ -233,8 +232,7 @@ def _digest(*values: int) -> int:
 
 
 def root_entry(request: Request) -> int:
-    """What stands before the first position: the KV's domain (a salt changes who may share, not the KV
-    itself)."""
+    """What stands before the first position: the KV's domain (a salt changes no KV)."""
     domain = Domain(adapter=request.adapter, kv_domain=request.kv_domain)
     return int.from_bytes(domain.root()[:8], "little")
 
