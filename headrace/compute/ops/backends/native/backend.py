@@ -50,8 +50,9 @@ SOURCE_TYPES = {
 class NativeOptions:
     """How the native backend works.
 
-    `threads` compute threads; `spin_us` microseconds that an idle thread spins before it sleeps; `pin` ties threads to
-    cores; `fused` runs the recorded step with all fusions, else operation by operation. None changes a result.
+    `threads` compute threads; `spin_us` microseconds that an idle thread spins before it sleeps; `pin` ties
+    threads to cores; `fused` runs the recorded step with all fusions, else operation by operation. None
+    changes a result.
     """
 
     isa: str
@@ -136,7 +137,9 @@ class NativeBackend:
         try:
             return _native.RopeTable(cosines, sines)
         except (ValueError, TypeError) as error:
-            raise ShapeError(f"angle tables must be two equal C-contiguous float32 arrays [rows, half]: {error}") from error
+            raise ShapeError(
+                f"angle tables must be two equal C-contiguous float32 arrays [rows, half]: {error}"
+            ) from error
 
     def kv_pool(self, geometry: KVGeometry, num_blocks: int) -> NativeKVPool:
         """See `Backend.kv_pool`."""

@@ -1,6 +1,7 @@
 """Rewrites of a recorded forward pass that save work and barriers. None changes a bit of the result.
 
-Each is a function over a `Recording`; `PASSES` is their order. They run before `lower`, on nodes that only make values.
+Each is a function over a `Recording`; `PASSES` is their order. They run before `lower`, on nodes that only
+make values.
 """
 
 from headrace.compute.ops.backends.native.record import LOGITS, Node, Recording, Value
@@ -9,7 +10,7 @@ ROW_WISE = {"rms_norm", "linear", "head_norm", "glu", "add", "softcap"}
 
 
 def select_early(recording: Recording) -> None:
-    """Choose the wanted rows before operations that treat rows alone (final norm, last MLP) instead of after."""
+    """Choose the wanted rows before, not after, operations that treat rows alone (final norm, last MLP)."""
     position = next((i for i, n in enumerate(recording.nodes) if _can_rise(recording, n)), None)
     while position is not None:
         _raise_select(recording, recording.nodes[position])
@@ -38,9 +39,7 @@ def _raise_select(recording: Recording, select: Node) -> None:
 def _chosen(recording: Recording, value: Value) -> Value:
     """The chosen rows of `value`: one `select` per root, right after the root is made."""
     root = value.root
-    chosen = next(
-        (n.output for n in recording.nodes if n.kind == "select" and n.inputs[0] is root), None
-    )
+    chosen = next((n.output for n in recording.nodes if n.kind == "select" and n.inputs[0] is root), None)
     if chosen is None:
         chosen = Value(LOGITS, root.width)
         at = recording.producer(root)
@@ -49,7 +48,7 @@ def _chosen(recording: Recording, value: Value) -> Value:
 
 
 def gate_products(recording: Recording) -> None:
-    """Join a product with the gated activation of its two halves: a thread makes both halves of its own columns."""
+    """Join a product with the gated activation of its halves: a thread makes both halves of its columns."""
     for node in [n for n in recording.nodes if n.kind == "glu"]:
         gate, up = node.inputs
         source = recording.producer(gate)
@@ -96,7 +95,9 @@ def _can_accumulate(recording: Recording, add: Node, stream: Value, term: Value)
     product = recording.nodes[source]
     if product.kind != "linear" or recording.users(term) != [at] or made >= source:
         return False
-    if stream.overlaps(recording.output) or any(n.output.overlaps(stream) for n in recording.nodes[source:at]):
+    if stream.overlaps(recording.output) or any(
+        n.output.overlaps(stream) for n in recording.nodes[source:at]
+    ):
         return False
     return recording.users(stream, source) == [at]
 

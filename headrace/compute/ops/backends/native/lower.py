@@ -11,8 +11,8 @@ def lower(recording: Recording, fused: bool) -> None:
 
     Args:
         recording: changed in place.
-        fused: reuse memory where nobody looks, quantize each value once and together with its norm or activation;
-            else copy, and quantize before every product.
+        fused: reuse memory where nobody looks, quantize each value once and together with its norm or
+        activation; else copy, and quantize before every product.
     """
     _work_in_place(recording, fused)
     if fused:

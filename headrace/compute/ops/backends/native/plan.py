@@ -1,7 +1,7 @@
 """Give every value a place in one arena; values whose lives do not meet share memory.
 
-First fit over the free gaps, in order of first use. A life runs from the first to the last node that touches the value, both
-included, so no node reads what it overwrites by accident.
+First fit over the free gaps, in order of first use. A life runs from the first to the last node that touches
+the value, both included, so no node reads what it overwrites by accident.
 """
 
 from collections.abc import Callable, Hashable, Iterable

@@ -49,7 +49,7 @@ class NativeKVPool:
             self.memory = _native.kv_memory(geometry.dtype == "f16", shape)
         except MemoryError as error:
             raise ShapeError(
-                f"no memory for a KV pool of {num_blocks} blocks of {geometry.block_bytes} bytes; lower kv.num_blocks"
+                f"no memory for {num_blocks} KV blocks of {geometry.block_bytes} bytes; lower num_kv_blocks"
             ) from error
         self.geometry = geometry
         self.num_blocks = num_blocks

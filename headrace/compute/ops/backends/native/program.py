@@ -17,9 +17,7 @@ NO_QUANT = -1
 class NativeProgram:
     """A step program; see `Program`. Bound to one KV pool."""
 
-    def __init__(
-        self, runtime: Any, recording: Recording, limits: StepLimits, kv: NativeKVPool
-    ) -> None:
+    def __init__(self, runtime: Any, recording: Recording, limits: StepLimits, kv: NativeKVPool) -> None:
         self.kv = kv
         self.limits = limits
         self._keep = [node.params for node in recording.nodes]
@@ -55,16 +53,12 @@ class NativeProgram:
 class _Builder:
     """One walk over the nodes: buffers first, then operations."""
 
-    def __init__(
-        self, runtime: Any, recording: Recording, limits: StepLimits, kv: NativeKVPool
-    ) -> None:
+    def __init__(self, runtime: Any, recording: Recording, limits: StepLimits, kv: NativeKVPool) -> None:
         self.recording = recording
         self.limits = limits
         self.shared, self.private = self._plan()
         widths = (limits.max_tokens, limits.max_rows, limits.max_logits, limits.table_width)
-        self.program = _native.Program(
-            runtime, kv.memory, widths, self.shared.size, self.private.size
-        )
+        self.program = _native.Program(runtime, kv.memory, widths, self.shared.size, self.private.size)
         self.ids: dict[Hashable, int] = {}
         self.groups: dict[int, int] = {}
 

@@ -1,7 +1,7 @@
 """Record a forward pass: every call of `Ops` becomes a node over values without data.
 
-A value is a rectangle [T or S, width]. A view (`split`) has a `base`; only bases have memory. Until `lower` runs, every
-node makes a new value and changes nothing else.
+A value is a rectangle [T or S, width]. A view (`split`) has a `base`; only bases have memory. Until `lower`
+runs, every node makes a new value and changes nothing else.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Quantized:
-    """Quantized rows of a value of `width` columns; `private`: every thread may make its own when rows are few."""
+    """Quantized rows of `width` columns; `private`: every thread may make its own when rows are few."""
 
     rows: str
     width: int
@@ -135,9 +135,7 @@ class Recorder:
 
     def head_norm(self, x: Value, weight: Handle, eps: float, head_size: int) -> Value:
         """See `Ops.head_norm`."""
-        return self._make(
-            "head_norm", [x], x.width, x.rows, weight=weight, eps=eps, head_size=head_size
-        )
+        return self._make("head_norm", [x], x.width, x.rows, weight=weight, eps=eps, head_size=head_size)
 
     def rope(self, ctx: ForwardContext, x: Value, table: Handle, head_size: int) -> Value:
         """See `Ops.rope`."""

@@ -1,0 +1,109 @@
+# The extension module, as far as Python code uses it; arrays are C-contiguous and checked there.
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_F32 = NDArray[np.float32]
+_I32 = NDArray[np.int32]
+_Ref = tuple[int, int, int]
+
+PRIVATE_ROWS: int
+
+def isas() -> list[str]: ...
+def quant_bytes(rows: int, k: int, /) -> int: ...
+def kv_memory(half: bool, shape: tuple[int, int, int, int, int], /) -> KVMemory: ...
+
+class Matrix:
+    n: int
+    k: int
+    is_float: bool
+    bytes: int
+
+class Vector:
+    size: int
+
+class RopeTable:
+    rows: int
+    half: int
+    def __init__(self, cosines: _F32, sines: _F32, /) -> None: ...
+
+class KVMemory:
+    bytes: int
+    def copy(self, source: int, target: int, /) -> None: ...
+    def fill(self, block: int, value: float, /) -> None: ...
+    def read(self, layer: int, block: int, /) -> tuple[_F32, _F32]: ...
+
+class Runtime:
+    isa: str
+    threads: int
+    bytes: int
+    def __init__(self, isa: str, threads: int, spin_us: int, pin: bool, /) -> None: ...
+    def pack(self, source_type: int, data: NDArray[np.uint8], k: int, order: _I32 | None) -> Matrix: ...
+    def vector(self, values: _F32, /) -> Vector: ...
+    def sample(self, logits: _F32, batch: Any, /) -> tuple[Any, ...]: ...
+    def logprobs(self, logits: _F32, tokens: _I32, k: int, /) -> tuple[Any, ...]: ...
+
+class Program:
+    num_ops: int
+    bytes: int
+    timings: list[tuple[str, float]]
+    def __init__(
+        self,
+        runtime: Runtime,
+        kv: KVMemory,
+        limits: tuple[int, int, int, int],
+        arena_bytes: int,
+        private_bytes: int,
+        /,
+    ) -> None: ...
+    def add_buffer(self, offset: int, ld: int, logits: bool, private_offset: int | None) -> int: ...
+    def add_quant_buffer(self, offset: int, k: int, logits: bool, private_offset: int | None) -> int: ...
+    def add_group(self, parts: list[Matrix], /) -> int: ...
+    def embed(self, group: int, scale: float, out: _Ref, /) -> None: ...
+    def rms_norm(self, x: _Ref, weight: Vector, eps: float, out: _Ref, quant: int, /) -> None: ...
+    def quantize(self, x: _Ref, quant: int, /) -> None: ...
+    def matmul(
+        self, x: _Ref, quant: int, group: int, out: _Ref, bias: Vector | None, accumulate: bool
+    ) -> None: ...
+    def gated_matmul(
+        self,
+        x: _Ref,
+        quants: tuple[int, int],
+        group: int,
+        halves: tuple[_Ref, int, int],
+        out: _Ref,
+        bias: Vector | None,
+        activation: int,
+    ) -> None: ...
+    def head_norm(self, x: _Ref, weight: Vector, eps: float, head_size: int, /) -> None: ...
+    def rope(self, x: _Ref, table: RopeTable, head_size: int, /) -> None: ...
+    def attention(
+        self,
+        qkv: tuple[_Ref, _Ref, _Ref],
+        out: _Ref,
+        layer: int,
+        heads: tuple[int, int, int],
+        params: tuple[float, float, int],
+        /,
+    ) -> None: ...
+    def glu(self, gate: _Ref, up: _Ref, out: _Ref, activation: int, /) -> None: ...
+    def add(self, x: _Ref, y: _Ref, out: _Ref, /) -> None: ...
+    def select(self, x: _Ref, out: _Ref, /) -> None: ...
+    def copy(self, x: _Ref, out: _Ref, /) -> None: ...
+    def softcap(self, x: _Ref, cap: float, /) -> None: ...
+    def finish(self, output: _Ref, /) -> None: ...
+    def run(
+        self,
+        token_ids: _I32,
+        positions: _I32,
+        row_of: _I32,
+        query_start: _I32,
+        key_len: _I32,
+        tables: _I32,
+        rope_rows: _I32,
+        logit_rows: _I32,
+        /,
+    ) -> _F32: ...
+    def set_timing(self, on: bool, /) -> None: ...
+    def num_barriers(self, mode: int, /) -> int: ...
