@@ -7,6 +7,8 @@ from headrace.compute.ops.backends.reference import ReferenceBackend
 BACKENDS = {"reference": ReferenceBackend}
 
 if find_spec("headrace._native") is not None:
-    from headrace.compute.ops.backends.native.backend import NativeBackend
+    from headrace import _native
+    from headrace.compute.ops.backends.native.backend import NativeBackend, NativeOptions
 
-    BACKENDS["native"] = NativeBackend
+    # The fastest instruction set only: that all of them give the same bits is tested elsewhere.
+    BACKENDS["native"] = lambda: NativeBackend(NativeOptions(isa=_native.isas()[0], threads=2))

@@ -183,7 +183,7 @@ def random_request(rng: Random, name: str, vocab: int, capacity: int) -> Request
         kv_domain=rng.choice(["", "", "", "long"]),
         priority=rng.choice([0, 0, 0, -1, 1]),
         logprobs=rng.choice([None, 0]),
-        prompt_logprobs=0 if rng.random() < 0.15 else None,
+        prompt_logprobs=0 if rng.random() < 0.3 else None,
     )
 
 

@@ -23,7 +23,8 @@ LAYERS_27B = 62
 def _layer(config: Config, index: int) -> LayerSpec:
     sizes = read_heads(config)
     config.must_be("use_bidirectional_attention", False, "only causal attention is")
-    every = config.integer("sliding_window_pattern", 1, MAX_LAYERS, 6)
+    underscored = config.integer("_sliding_window_pattern", 1, MAX_LAYERS, 6)
+    every = config.integer("sliding_window_pattern", 1, MAX_LAYERS, underscored)
     kind = layer_type(config, index, lambda i: "sliding_attention" if (i + 1) % every else "full_attention")
     sliding = kind == "sliding_attention"
     return LayerSpec(
