@@ -1,4 +1,4 @@
-"""Every family against transformers in float32: log-probabilities, and greedy tokens, past windows and lengths."""
+"""Every family against transformers in float32: log-probabilities and greedy tokens."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,9 @@ PLACES = [0, 63, 64, 65, 299]
 @pytest.mark.parametrize("kind", ROPES)
 def test_rope_scaling_past_the_original_length(kind, backend):
     length = 64 if kind == "dynamic" else 512
-    made = make("llama", rope_parameters={"rope_theta": 10000.0, **ROPES[kind]}, max_position_embeddings=length)
+    made = make(
+        "llama", rope_parameters={"rope_theta": 10000.0, **ROPES[kind]}, max_position_embeddings=length
+    )
     check_rope(made, backend)
 
 
@@ -75,7 +77,8 @@ def check_rope(made, backend):
     ours, theirs = harness.logits(prompt), made.logits(prompt)
     assert worst(ours[PLACES], theirs[PLACES]) < LIMIT
     assert worst(ours, theirs) < LIMIT
-    # Below the original length too, where longrope and dynamic use other angles, and over the edge while decoding.
+    # Below the original length too, where longrope and dynamic use other angles, and over the edge while
+    # decoding.
     assert worst(harness.logits(prompt[:60]), made.logits(prompt[:60])) < LIMIT
 
 

@@ -1,4 +1,4 @@
-"""Tiny made-up checkpoints: every family with weights of standard deviation 0.2 in float32, and GGUF files of them."""
+"""Tiny made-up checkpoints: every family in float32 with weights of standard deviation 0.2."""
 
 from dataclasses import dataclass, field
 from functools import cache

@@ -17,7 +17,10 @@ ProgressFn = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A model in a backend's form. `weight_bytes` counts stored bytes, each once; `forward` is for `Backend.compile`."""
+    """A model in a backend's form.
+
+    `weight_bytes` counts stored bytes, each once; `forward` is for `Backend.compile`.
+    """
 
     spec: ModelSpec
     forward: Forward

@@ -1,8 +1,9 @@
 """Angle tables of rotary embeddings, and which row of them a token uses.
 
-The angles of a token depend on its position p and, for the kinds that measure the sequence (dynamic, longrope), on the
-length of its prompt: the effective length is max(prompt length, p + 1). So a prompt computed in chunks has the angles it
-has when computed at once, and a decoded token has those of the length at which it was decoded.
+The angles of a token depend on its position p and, for the kinds that measure the sequence (dynamic,
+longrope), on the length of its prompt: the effective length is max(prompt length, p + 1). So a prompt
+computed in chunks has the angles it has when computed at once, and a decoded token has those of the length
+at which it was decoded.
 
 RoPE: Su et al. 2021; linear: Chen et al. 2023; dynamic NTK: bloc97 and emozilla 2023; YaRN: Peng et al. 2023,
 arXiv:2309.00071; LongRoPE: Ding et al. 2024, arXiv:2402.13753; llama3: the Llama 3.1 release.
@@ -22,7 +23,7 @@ F64 = NDArray[np.float64]
 
 
 def inverse_frequencies(spec: RopeSpec, length: int) -> tuple[F64, float]:
-    """Radians per position of each pair [half], and the factor on cosines and sines, at an effective length."""
+    """Radians per position of each pair [half], and the factor on the tables, at an effective length."""
     pairs = np.arange(0, spec.dims, 2, dtype=np.float64) / spec.dims
     base, params = spec.base, spec.params
     if spec.kind == "dynamic":
@@ -43,7 +44,7 @@ def inverse_frequencies(spec: RopeSpec, length: int) -> tuple[F64, float]:
 
 
 def _llama3(spec: RopeSpec, plain: F64) -> F64:
-    """Long wavelengths are stretched, short ones kept, with a ramp between (or factors as a GGUF file lists them)."""
+    """Long wavelengths are stretched, short ones kept, a ramp between (or factors listed by a GGUF file)."""
     p = spec.params
     if "factors" in p:
         return plain / np.asarray(p["factors"], np.float64)
@@ -54,7 +55,7 @@ def _llama3(spec: RopeSpec, plain: F64) -> F64:
 
 
 def _yarn(spec: RopeSpec, plain: F64) -> F64:
-    """Equation 23 of the paper: interpolate dimensions that turn seldom, keep those that turn often, ramp between."""
+    """Equation 23: interpolate dimensions that turn seldom, keep those that turn often, ramp between."""
     p, dims = spec.params, spec.dims
 
     def dimension(turns: float) -> float:
@@ -71,7 +72,7 @@ def _yarn(spec: RopeSpec, plain: F64) -> F64:
 
 
 def yarn_attention_factor(spec: RopeSpec) -> float:
-    """The factor on cosines and sines: given, or 0.1 ln(factor) + 1 (equation 22), or the ratio of two such."""
+    """The factor on the tables: given, or 0.1 ln(factor) + 1 (equation 22), or the ratio of two such."""
     p = spec.params
     if "attention_factor" in p:
         return p["attention_factor"]
@@ -97,7 +98,8 @@ def longrope_attention_factor(spec: RopeSpec) -> float:
 def angles(spec: RopeSpec, positions: NDArray[np.integer], length: int) -> tuple[F32, F32]:
     """Cosines and sines [len(positions), half] float32 at an effective length; computed in float64.
 
-    The frequency is rounded to float32 first, as every implementation does: positions then multiply the same number.
+    The frequency is rounded to float32 first, as every implementation does: positions then multiply the same
+    number.
     """
     frequencies, factor = inverse_frequencies(spec, length)
     turns = positions.astype(np.float64)[:, None] * frequencies.astype(np.float32).astype(np.float64)[None, :]
@@ -136,7 +138,8 @@ class RopeBank:
 
     def _make(self, spec: RopeSpec, regions: int) -> tuple[F32, F32]:
         rows, half = regions * self._length, spec.dims // 2
-        # Zeroed memory is not touched before it is written: unused slots of a dynamic bank cost address space only.
+        # Zeroed memory is not touched before it is written: unused slots of a dynamic bank cost address
+        # space only.
         cosines, sines = np.zeros((rows, half), np.float32), np.zeros((rows, half), np.float32)
         lengths = {"static": (0,), "longrope": (0, 1 << 62), "dynamic": ()}[self.kind]
         positions = np.arange(self._length)
@@ -146,11 +149,11 @@ class RopeBank:
         return cosines, sines
 
     def table(self, spec: RopeSpec) -> tuple[F32, F32]:
-        """Cosines and sines [rows, half] of a rotary embedding; dynamic ones are rewritten in place by `begin`."""
+        """Cosines and sines [rows, half] of an embedding; `begin` rewrites dynamic ones in place."""
         return self._tables[self._specs.index(spec)]
 
     def begin(self, slot: int, prompt_len: int) -> None:
-        """A sequence with this prompt enters a slot. Cost: P rows per dynamic table, nothing for other kinds."""
+        """A sequence with this prompt enters a slot. Cost: P rows per table if dynamic, else nothing."""
         if self.kind != "dynamic":
             return
         start = slot * self._length
@@ -176,7 +179,7 @@ class RopeBank:
         return positions
 
     def kv_domain(self, prompt_len: int) -> str:
-        """What, besides the tokens, a sequence's keys depend on; part of the key of its blocks. Empty: nothing.
+        """What, besides the tokens, a sequence's keys depend on; part of its blocks' keys. Empty: nothing.
 
         Up to the original length, a key's angles are a function of its position alone.
         """

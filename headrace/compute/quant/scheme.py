@@ -12,6 +12,8 @@ from headrace.base.registry import Registry
 
 U8 = NDArray[np.uint8]
 F32 = NDArray[np.float32]
+Floats = NDArray[np.floating]
+"""float32; numpy's types lose the width in arithmetic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class Scheme:
     gguf_id: int | None
     group: int
     group_bytes: int
-    decode: Callable[[U8], F32]
+    decode: Callable[[U8], Floats]
 
     def row_bytes(self, k: int) -> int:
         """Bytes of a row of `k` values.
@@ -49,7 +51,8 @@ class Scheme:
         n, row_bytes = rows.shape
         groups = np.ascontiguousarray(rows).reshape(-1, self.group_bytes)
         with np.errstate(over="ignore", invalid="ignore"):
-            return self.decode(groups).reshape(n, row_bytes // self.group_bytes * self.group)
+            values = self.decode(groups).reshape(n, row_bytes // self.group_bytes * self.group)
+        return values.astype(np.float32, copy=False)
 
 
 SCHEMES: Registry[Scheme] = Registry("number format", "headrace.compute.quant.schemes", "SCHEME")

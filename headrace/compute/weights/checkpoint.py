@@ -1,4 +1,4 @@
-"""`open_checkpoint`: any supported model file or directory as one value. Opening reads headers only, no weights."""
+"""`open_checkpoint`: any supported model file or directory as one value. Opening reads no weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +15,9 @@ from headrace.compute.weights.tensors import WeightMap
 class Checkpoint:
     """An opened checkpoint.
 
-    `weights` maps files into memory; bytes are read when a backend takes them over. `content_id` names the content
-    (header and samples of the data); it changes when the file is replaced. `description` is what `inspect` shows.
+    `weights` maps files into memory; bytes are read when a backend takes them over. `content_id` names the
+    content (header and samples of the data); it changes when the file is replaced. `description` is what
+    `inspect` shows.
     """
 
     path: Path
@@ -79,7 +80,7 @@ def _why_not(path: Path) -> str:
     pickled = sorted(files & {".bin", ".pt", ".pth", ".pkl", ".ckpt"})
     if pickled:
         return (
-            f"{path} holds weights in {', '.join(pickled)} files. These are pickles, which can run code, and are never "
-            f"loaded; convert the checkpoint to safetensors or GGUF."
+            f"{path} holds weights in {', '.join(pickled)} files. These are pickles, which can run code, and "
+            f"are never loaded; convert the checkpoint to safetensors or GGUF."
         )
     return f"{path} holds no model: expected config.json with *.safetensors files, or a .gguf file"

@@ -20,15 +20,33 @@ MAX_LAYERS, MAX_WIDTH, MAX_VOCAB, MAX_HEAD_SIZE, MAX_LENGTH = 1024, 1 << 20, 1 <
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
 
 _ALWAYS_REFUSED = {
-    "quantization_config": "weights quantized in this way are not supported; use an unquantized checkpoint or a GGUF file",
-    "compression_config": "compressed weights are not supported; use an unquantized checkpoint or a GGUF file",
-    "auto_map": "it names Python code of the checkpoint, which is never run; remove the entry if the architecture is "
-    "the standard one",
+    "quantization_config": "weights quantized in this way are not supported; "
+    "use an unquantized checkpoint or a GGUF file",
+    "compression_config": "compressed weights are not supported; "
+    "use an unquantized checkpoint or a GGUF file",
+    "auto_map": "it names Python code of the checkpoint, which is never run; "
+    "remove the entry if the architecture is the standard one",
 }
 _HARMLESS = frozenset(
-    "attention_dropout resid_pdrop embd_pdrop attn_implementation _attn_implementation_autoset attention_probs_dropout_prob "
-    "hidden_dropout cache_implementation rope_theta rope_scaling rope_parameters max_window_layers pretraining_tp "
-    "use_cache max_sequence_length original_rope_scaling _attn_implementation".split()
+    {
+        "attention_dropout",
+        "resid_pdrop",
+        "embd_pdrop",
+        "attn_implementation",
+        "_attn_implementation_autoset",
+        "attention_probs_dropout_prob",
+        "hidden_dropout",
+        "cache_implementation",
+        "rope_theta",
+        "rope_scaling",
+        "rope_parameters",
+        "max_window_layers",
+        "pretraining_tp",
+        "use_cache",
+        "max_sequence_length",
+        "original_rope_scaling",
+        "_attn_implementation",
+    }
 )
 _MEANINGFUL = re.compile(
     r"expert|moe|sink|multiplier|scal|quant|lora|softcap|clip|norm|rope|rotary|window|bias|cross|attn|attention|residual|"
@@ -115,8 +133,8 @@ class Config:
         for key in sorted(set(self._values) - self._read - _HARMLESS):
             if _MEANINGFUL.search(key) and not _is_neutral(self._values[key]):
                 raise CheckpointError(
-                    f"{key} = {self._values[key]!r} in {self.where} asks for something this model family of Headrace "
-                    f"lacks"
+                    f"{key} = {self._values[key]!r} in {self.where} asks for something "
+                    f"that this model family of Headrace lacks"
                 )
 
     def _required(self, key: str, default: Any) -> Any:
@@ -202,10 +220,11 @@ def read_spec(name: str, family: Family, config: Config) -> tuple[ModelSpec, tup
 
 
 def longest_context(config: Config, layers: tuple[LayerSpec, ...]) -> int:
-    """The context a checkpoint supports: `max_position_embeddings`, stretched where that names the length of training.
+    """The context a checkpoint supports: `max_position_embeddings`, stretched if that is the trained length.
 
-    llama3 and longrope configurations name the stretched length; yarn the original one (or both); linear and dynamic
-    ones the original unless `original_max_position_embeddings` says otherwise. `context_is_stretched` switches it off.
+    llama3 and longrope configurations name the stretched length; yarn the original one (or both); linear and
+    dynamic ones the original unless `original_max_position_embeddings` says otherwise. `context_is_stretched`
+    switches it off.
     """
     length = config.integer("max_position_embeddings", 1, MAX_LENGTH)
     if config.value("context_is_stretched", False):
@@ -259,7 +278,8 @@ def layer_type(config: Config, index: int, otherwise: Callable[[int], str]) -> s
         raise CheckpointError(f"layer_types in {config.where} must name one type per layer")
     if listed[index] not in ("full_attention", "sliding_attention"):
         raise CheckpointError(
-            f"layer type {listed[index]!r} in {config.where} is not supported; known: full_attention, sliding_attention"
+            f"layer type {listed[index]!r} in {config.where} is not supported; "
+            f"known: full_attention, sliding_attention"
         )
     return listed[index]
 

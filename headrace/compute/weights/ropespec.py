@@ -16,7 +16,9 @@ _OWN: dict[str, set[str]] = {
         "factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale",
         "mscale_all_dim", "truncate",
     },
-    "llama3": {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "factors"},
+    "llama3": {
+        "factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "factors",
+    },
     "longrope": {
         "factor", "original_max_position_embeddings", "attention_factor", "short_factor", "long_factor",
         "short_mscale", "long_mscale",
@@ -109,20 +111,23 @@ def _read_params(kind: str, raw: Mapping[str, Any], config: Config, half: int) -
     params: dict[str, Any] = {"factor": number("factor", 1.0, 1e6, max(1.0, length / original))}
     if raw.get("attention_factor") is not None:
         params["attention_factor"] = number("attention_factor", 1e-3, 1e3)
-    if kind == "yarn":
-        params["beta_fast"] = number("beta_fast", 1e-3, 1e6, 32.0)
-        params["beta_slow"] = number("beta_slow", 1e-3, 1e6, 1.0)
-        params["truncate"] = bool(raw.get("truncate", True))
-        for key in ("mscale", "mscale_all_dim"):
-            if raw.get(key):
-                params[key] = number(key, 0.0, 1e3)
-        return original, params
+    return original, params | (_yarn(raw, number) if kind == "yarn" else _longrope(raw, half, where))
+
+
+def _yarn(raw: Mapping[str, Any], number: Any) -> dict[str, Any]:
+    own = {key: number(key, 0.0, 1e3) for key in ("mscale", "mscale_all_dim") if raw.get(key)}
+    return own | {
+        "beta_fast": number("beta_fast", 1e-3, 1e6, 32.0),
+        "beta_slow": number("beta_slow", 1e-3, 1e6, 1.0),
+        "truncate": bool(raw.get("truncate", True)),
+    }
+
+
+def _longrope(raw: Mapping[str, Any], half: int, where: str) -> dict[str, Any]:
     for key in ("short_mscale", "long_mscale"):
         if raw.get(key) is not None:
             raise CheckpointError(f"{key} in {where} is not supported")
-    for key in ("short_factor", "long_factor"):
-        params[key] = _list(raw.get(key), half, f"{key} in {where}")
-    return original, params
+    return {key: _list(raw.get(key), half, f"{key} in {where}") for key in ("short_factor", "long_factor")}
 
 
 def _llama3(raw: Mapping[str, Any], half: int, where: str, number: Any) -> dict[str, Any]:

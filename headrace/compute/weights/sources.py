@@ -9,7 +9,7 @@ from headrace.compute.weights.tensors import Source, interleaved_order
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """Stored names of one container: top-level tensors and parts of a layer (after `layer_prefix.format(i)`)."""
+    """Stored names of one container: top-level tensors, and parts of a layer (after its prefix)."""
 
     embed: str
     norm: str

@@ -13,7 +13,7 @@ from headrace.compute.quant.scheme import find_scheme
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """A tensor as a container stores it: `shape` outermost first, `data` its raw bytes (usually a memory map).
+    """A tensor as a container stores it: `shape` outermost first, `data` its raw bytes (mapped).
 
     `data` is [nbytes] uint8; it is checked against shape and format when the tensor is used.
     """
@@ -34,8 +34,8 @@ class Tensor:
         row_bytes = scheme.row_bytes(k)
         if n * row_bytes != self.data.shape[0]:
             raise CheckpointError(
-                f"tensor {self.name!r} holds {self.data.shape[0]} bytes; shape {list(self.shape)} in {self.type_name} "
-                f"needs {n * row_bytes}"
+                f"tensor {self.name!r} holds {self.data.shape[0]} bytes; "
+                f"shape {list(self.shape)} in {self.type_name} needs {n * row_bytes}"
             )
         return self.data.reshape(n, row_bytes)
 
@@ -44,8 +44,9 @@ class Tensor:
 class Source:
     """Where a canonical weight lies: rows [first, first + n) of a stored tensor.
 
-    `shape` is the canonical shape, [n, k] or [n]. `stored_rows` is the stored tensor's number of rows (for a bias:
-    its length). `order` undoes a row permutation. `offset` is added to vectors (norm weights stored as w - 1).
+    `shape` is the canonical shape, [n, k] or [n]. `stored_rows` is the stored tensor's number of rows (for a
+    bias: its length). `order` undoes a row permutation. `offset` is added to vectors (norm weights stored as
+    w - 1).
     """
 
     tensor: str
@@ -139,7 +140,8 @@ def _check_shape(tensors: Mapping[str, Tensor], name: str, source: Source) -> No
 def interleaved_order(heads: int, head_size: int) -> I32:
     """Rows of Q or K of a llama GGUF file in the order of the original checkpoint.
 
-    The file holds pairs of a head next to each other (2j, 2j + 1); the decoder wants them half a head apart (j, j + half).
+    The file holds pairs of a head next to each other (2j, 2j + 1); the decoder wants them half a head apart
+    (j, j + half).
     """
     one = np.arange(head_size, dtype=np.int32).reshape(head_size // 2, 2).T.reshape(-1)
     heads_first = np.arange(heads, dtype=np.int32)[:, None] * head_size

@@ -1,1 +1,4 @@
-"""One model family per file: how its configuration becomes layers. Each exposes `FAMILY`; none has a forward pass."""
+"""One model family per file: how its configuration becomes layers; each exposes `FAMILY`.
+
+None has a forward pass of its own.
+"""

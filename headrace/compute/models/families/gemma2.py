@@ -1,4 +1,4 @@
-"""Gemma 2: norms before and after attention and MLP, soft-caps on scores and logits, every second layer windowed."""
+"""Gemma 2: norms around attention and MLP, soft-caps on scores and logits, every second layer windowed."""
 
 import math
 from collections.abc import Mapping

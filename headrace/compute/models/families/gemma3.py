@@ -1,4 +1,4 @@
-"""Gemma 3 (text): gemma2 with norms on the heads of Q and K, five windowed layers to one full, and two RoPE bases."""
+"""Gemma 3 (text): gemma2 with norms on Q and K, five windowed layers to one full, and two RoPE bases."""
 
 import math
 from collections.abc import Mapping

@@ -15,7 +15,7 @@ from headrace.compute.weights.ropespec import read_rope
 
 
 def upper_layer_window(config: Config, index: int) -> int | None:
-    """The window of layer `index`: on layers from `max_window_layers` on, when `use_sliding_window` is set."""
+    """The window of a layer: on those from `max_window_layers` on, when `use_sliding_window` is set."""
     window = read_window(config)
     if not config.flag("use_sliding_window", False) or window is None:
         return None

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from headrace.compute.quant.scheme import F32, U8, Scheme
+from headrace.compute.quant.scheme import U8, Floats, Scheme
 
 
-def _decode(groups: U8) -> F32:
+def _decode(groups: U8) -> Floats:
     return groups.view(np.float32).copy()
 
 

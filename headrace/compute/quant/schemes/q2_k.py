@@ -1,12 +1,12 @@
-"""Q2_K: 256 values of two bits in 16 parts, each with a four-bit scale and minimum; x = d * s * q - dmin * m."""
+"""Q2_K: 256 values of two bits in 16 parts with four-bit scale and minimum each; x = d * s * q - dmin * m."""
 
 import numpy as np
 
 from headrace.compute.quant.fields import half, pairs
-from headrace.compute.quant.scheme import F32, U8, Scheme
+from headrace.compute.quant.scheme import U8, Floats, Scheme
 
 
-def _decode(groups: U8) -> F32:
+def _decode(groups: U8) -> Floats:
     parts = groups[:, :16]
     scale = half(groups, 80) * (parts & 15).astype(np.float32)
     minimum = half(groups, 82) * (parts >> 4).astype(np.float32)

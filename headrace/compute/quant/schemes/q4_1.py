@@ -3,10 +3,10 @@
 import numpy as np
 
 from headrace.compute.quant.fields import half, low_high
-from headrace.compute.quant.scheme import F32, U8, Scheme
+from headrace.compute.quant.scheme import U8, Floats, Scheme
 
 
-def _decode(groups: U8) -> F32:
+def _decode(groups: U8) -> Floats:
     return half(groups, 0) * low_high(groups[:, 4:], 16).astype(np.float32) + half(groups, 2)
 
 

@@ -1,12 +1,12 @@
-"""Q4_K: 256 values of four bits in 8 parts, each with a six-bit scale and minimum; x = d * s * q - dmin * m."""
+"""Q4_K: 256 values of four bits in 8 parts with six-bit scale and minimum each; x = d * s * q - dmin * m."""
 
 import numpy as np
 
 from headrace.compute.quant.fields import half, low_high, scales_and_minima
-from headrace.compute.quant.scheme import F32, U8, Scheme
+from headrace.compute.quant.scheme import U8, Floats, Scheme
 
 
-def _decode(groups: U8) -> F32:
+def _decode(groups: U8) -> Floats:
     scales, minima = scales_and_minima(groups[:, 4:16])
     scale, minimum = half(groups, 0) * scales, half(groups, 2) * minima
     q = low_high(groups[:, 16:], 32).reshape(-1, 8, 32).astype(np.float32)

@@ -1,12 +1,12 @@
-"""Q5_0: 32 values of five bits (the fifth in a word of their own) with one half-float scale; x = d * (q - 16)."""
+"""Q5_0: 32 values of five bits (the fifth in a word apart) with one half-float scale; x = d * (q - 16)."""
 
 import numpy as np
 
 from headrace.compute.quant.fields import half, low_high, word_bits
-from headrace.compute.quant.scheme import F32, U8, Scheme
+from headrace.compute.quant.scheme import U8, Floats, Scheme
 
 
-def _decode(groups: U8) -> F32:
+def _decode(groups: U8) -> Floats:
     q = low_high(groups[:, 6:], 16) | (word_bits(groups[:, 2:6]) << 4)
     return half(groups, 0) * (q.astype(np.float32) - np.float32(16))
 

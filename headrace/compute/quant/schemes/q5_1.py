@@ -3,10 +3,10 @@
 import numpy as np
 
 from headrace.compute.quant.fields import half, low_high, word_bits
-from headrace.compute.quant.scheme import F32, U8, Scheme
+from headrace.compute.quant.scheme import U8, Floats, Scheme
 
 
-def _decode(groups: U8) -> F32:
+def _decode(groups: U8) -> Floats:
     q = low_high(groups[:, 8:], 16) | (word_bits(groups[:, 4:8]) << 4)
     return half(groups, 0) * q.astype(np.float32) + half(groups, 2)
 

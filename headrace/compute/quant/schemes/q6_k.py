@@ -3,10 +3,10 @@
 import numpy as np
 
 from headrace.compute.quant.fields import half, low_high, pairs
-from headrace.compute.quant.scheme import F32, U8, Scheme
+from headrace.compute.quant.scheme import U8, Floats, Scheme
 
 
-def _decode(groups: U8) -> F32:
+def _decode(groups: U8) -> Floats:
     scale = half(groups, 208) * groups[:, 192:208].view(np.int8).astype(np.float32)
     q = low_high(groups[:, :128], 64) | (pairs(groups[:, 128:192], 32) << 4)
     centred = (q.astype(np.float32) - np.float32(32)).reshape(-1, 16, 16)

@@ -3,10 +3,10 @@
 import numpy as np
 
 from headrace.compute.quant.fields import half
-from headrace.compute.quant.scheme import F32, U8, Scheme
+from headrace.compute.quant.scheme import U8, Floats, Scheme
 
 
-def _decode(groups: U8) -> F32:
+def _decode(groups: U8) -> Floats:
     return half(groups, 0) * groups[:, 2:].view(np.int8).astype(np.float32)
 
 

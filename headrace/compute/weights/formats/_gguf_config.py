@@ -65,8 +65,8 @@ def config_from_metadata(
     head_size = config.get("head_dim") or _head_size(config)
     if own.get("attention.value_length", head_size) != head_size:
         raise CheckpointError(
-            f"{prefix}attention.value_length is {own['attention.value_length']}; keys have {head_size}: values of "
-            f"another size than keys are not supported"
+            f"{prefix}attention.value_length is {own['attention.value_length']}; keys have {head_size}: "
+            f"values of another size than keys are not supported"
         )
     config["head_dim"] = head_size
     dims = own.get("rope.dimension_count", head_size)

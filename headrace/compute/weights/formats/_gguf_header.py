@@ -1,4 +1,4 @@
-"""The header of a GGUF file (versions 2 and 3): metadata and tensor table, every number checked before it is used."""
+"""The header of a GGUF file (versions 2 and 3): metadata and tensor table; every number is checked."""
 
 import struct
 from collections.abc import Callable
@@ -22,10 +22,11 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _STRING, _ARRAY = 8, 9
 
 TYPE_NAMES = {
-    0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 9: "q8_1", 10: "q2_k", 11: "q3_k",
-    12: "q4_k", 13: "q5_k", 14: "q6_k", 15: "q8_k", 16: "iq2_xxs", 17: "iq2_xs", 18: "iq3_xxs", 19: "iq1_s",
-    20: "iq4_nl", 21: "iq3_s", 22: "iq2_s", 23: "iq4_xs", 24: "i8", 25: "i16", 26: "i32", 27: "i64", 28: "f64",
-    29: "iq1_m", 30: "bf16", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4", 40: "nvfp4",
+    0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 9: "q8_1", 10:
+    "q2_k", 11: "q3_k", 12: "q4_k", 13: "q5_k", 14: "q6_k", 15: "q8_k", 16: "iq2_xxs", 17: "iq2_xs",
+    18: "iq3_xxs", 19: "iq1_s", 20: "iq4_nl", 21: "iq3_s", 22: "iq2_s", 23: "iq4_xs", 24: "i8", 25:
+    "i16", 26: "i32", 27: "i64", 28: "f64", 29: "iq1_m", 30: "bf16", 34: "tq1_0", 35: "tq2_0", 39:
+    "mxfp4", 40: "nvfp4",
 }  # fmt: skip
 
 
@@ -63,7 +64,7 @@ class _Cursor:
         start = self.at
         if size > self.size - start:
             raise CheckpointError(
-                f"the GGUF file ends inside {what}: {size} bytes are needed at offset {start}, the file has {self.size}"
+                f"the GGUF file ends inside {what}: {size} bytes needed at offset {start} of {self.size}"
             )
         self.at = start + size
         return start

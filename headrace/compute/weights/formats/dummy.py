@@ -1,4 +1,4 @@
-"""Random weights in the shapes of a `config.json`: for measuring speed, which depends on shapes and not on values."""
+"""Random weights in the shapes of a `config.json`, for measuring speed (values do not matter to it)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

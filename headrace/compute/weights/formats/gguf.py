@@ -65,7 +65,8 @@ def read_file(path: Path) -> tuple[Header, dict[str, Tensor]]:
     """Header and tensors of a file; data is mapped, not read.
 
     Raises:
-        CheckpointError: see `parse_header`; or a tensor lies outside the file, unaligned, or over another one.
+        CheckpointError: see `parse_header`; or a tensor lies outside the file, unaligned, or over another
+        one.
     """
     with path.open("rb") as file:
         if path.stat().st_size < len(MAGIC):
@@ -74,7 +75,8 @@ def read_file(path: Path) -> tuple[Header, dict[str, Tensor]]:
     header = parse_header(memoryview(mapped))
     if header.metadata.get("split.count", 1) not in (0, 1):
         raise CheckpointError(
-            f"{path.name} is one of {header.metadata['split.count']} parts; join them with `gguf-split --merge` first"
+            f"{path.name} is one of {header.metadata['split.count']} parts; join them with "
+            f"`gguf-split --merge` first"
         )
     whole = np.frombuffer(mapped, np.uint8)
     ends = _extents(header, whole.shape[0])
@@ -108,7 +110,8 @@ def _extents(header: Header, file_size: int) -> dict[str, int]:
         end = limit if size is None else start + size
         if end > file_size or start > file_size:
             raise CheckpointError(
-                f"tensor {tensor.name!r} ends at byte {end}, but the file has {file_size}: it is truncated or broken"
+                f"tensor {tensor.name!r} ends at byte {end}, but the file has {file_size}: "
+                f"it is truncated or broken"
             )
         ends[tensor.name] = end
         previous, reach = tensor.name, end
@@ -128,7 +131,8 @@ def _family(metadata: Mapping[str, Any]) -> tuple[str, Family]:
     known = {f.gguf_architecture: name for name, f in families.items() if f.gguf_architecture}
     if not isinstance(architecture, str) or architecture not in known:
         raise CheckpointError(
-            f"model architecture {architecture!r} is not supported; known in GGUF files: {', '.join(sorted(known))}"
+            f"model architecture {architecture!r} is not supported; "
+            f"known in GGUF files: {', '.join(sorted(known))}"
         )
     name = known[architecture]
     if name == "llama" and metadata.get("llama.attention.sliding_window"):

@@ -95,16 +95,16 @@ def find_family(config: Mapping[str, Any]) -> tuple[str, Family]:
     known = {a: name for name, family in families.items() for a in family.architectures}
     asked = config.get("architectures")
     if not isinstance(asked, list) or len(asked) != 1 or asked[0] not in known:
-        raise CheckpointError(f"model architecture {asked!r} is not supported; known: {', '.join(sorted(known))}")
+        raise CheckpointError(
+            f"model architecture {asked!r} is not supported; known: {', '.join(sorted(known))}"
+        )
     return known[asked[0]], families[known[asked[0]]]
 
 
 def describe(name: str, family: Family, config: Mapping[str, Any]) -> tuple[ModelSpec, Layout]:
     """The model that a `config.json` describes, and how its tensors are laid out."""
     spec, biases = read_spec(name, family, Config(config, "config.json", family.defaults))
-    layout = Layout(
-        naming=HUGGING_FACE, biases=biases, fused=family.fused, norm_offset=family.norm_offset
-    )
+    layout = Layout(naming=HUGGING_FACE, biases=biases, fused=family.fused, norm_offset=family.norm_offset)
     return spec, layout
 
 
@@ -148,14 +148,18 @@ def _read_tensors(path: Path) -> tuple[dict[str, Tensor], list[Path]]:
     stored = {name: read_file(file) for name, file in shards.items()}
     missing = [t for t, shard in table.items() if t not in stored[shard]]
     if missing:
-        raise CheckpointError(f"tensor {missing[0]!r} is not in {table[missing[0]]}, where {INDEX} says it is")
+        raise CheckpointError(
+            f"tensor {missing[0]!r} is not in {table[missing[0]]}, where {INDEX} says it is"
+        )
     return {t: stored[shard][t] for t, shard in table.items()}, list(shards.values())
 
 
 def _shard(path: Path, name: str) -> Path:
     """The file of a shard; its name comes from the checkpoint, so it must not lead outside."""
     if Path(name).name != name or not name.endswith(".safetensors"):
-        raise CheckpointError(f"{INDEX} names the shard {name!r}; a safetensors file of the same folder is needed")
+        raise CheckpointError(
+            f"{INDEX} names the shard {name!r}; a safetensors file of the same folder is needed"
+        )
     if not (path / name).is_file():
         raise CheckpointError(f"the shard {path / name} is missing")
     return path / name
@@ -169,7 +173,9 @@ def _ignored(tensors: Iterable[str], spec: ModelSpec) -> set[str]:
     return ignored
 
 
-def _description(config: Mapping[str, Any], tensors: Mapping[str, Tensor], files: list[Path]) -> dict[str, Any]:
+def _description(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor], files: list[Path]
+) -> dict[str, Any]:
     sizes: Counter[str] = Counter()
     for tensor in tensors.values():
         sizes[tensor.type_name] += tensor.data.shape[0]

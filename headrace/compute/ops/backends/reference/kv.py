@@ -38,7 +38,7 @@ class ReferenceKV:
             self.values[layer, blocks, offsets] = values
 
     def gather(self, layer: int, table: I32, begin: int, end: int) -> tuple[F32, F32]:
-        """Keys and values [end - begin, K, D] float32 of the positions [begin, end) of a sequence's blocks."""
+        """Keys and values [end - begin, K, D] float32 of positions [begin, end) of a sequence's blocks."""
         size = self.geometry.block_size
         first, last = begin // size, (end - 1) // size + 1
         cut = slice(begin - first * size, end - first * size)

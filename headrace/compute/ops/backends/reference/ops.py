@@ -1,7 +1,7 @@
 """Every operation of a forward pass in numpy.
 
-A row of a result is computed from its own inputs only, by calls whose shapes do not depend on the other rows: BLAS may
-choose another order of summation for another shape.
+A row of a result is computed from its own inputs only, by calls whose shapes do not depend on the other
+rows: BLAS may choose another order of summation for another shape.
 """
 
 from collections.abc import Sequence
