@@ -16,7 +16,7 @@ from headrace.serve.faults import fault_response, on_headrace_error, on_http_exc
 from headrace.serve.metrics import ServerMetrics
 from headrace.serve.state import Served, served
 
-ROUTE_FILES = Registry[tuple[BaseRoute, ...]]("endpoint", "headrace.serve.routes", "ROUTES")
+ROUTE_FILES: Registry[tuple[BaseRoute, ...]] = Registry("endpoint", "headrace.serve.routes", "ROUTES")
 
 
 def build_app(llm: AsyncLLM, config: ServeConfig) -> tuple[ASGIApp, Served]:

@@ -1,4 +1,4 @@
-"""Bodies within bounds: size before reading, time while reading, depth and count before they are validated."""
+"""Bodies within bounds: size before reading, time while reading, depth and count before validation."""
 
 import asyncio
 from typing import Any, cast
@@ -68,9 +68,7 @@ def _check_depth(value: object) -> None:
                 if isinstance(item, dict)
                 else cast("list[object]", item)
             )
-            for child in children:
-                if isinstance(child, (dict, list)):
-                    below.append(cast("object", child))
+            below.extend(cast("object", c) for c in children if isinstance(c, (dict, list)))
         level = below
 
 

@@ -8,7 +8,6 @@ from headrace.base.errors import RequestError
 from headrace.base.request import SamplingParams
 from headrace.serve.schema.sampling import SamplingBody, StrictBody
 
-
 RESERVED = frozenset(
     {
         "add_generation_prompt",
@@ -23,7 +22,7 @@ RESERVED = frozenset(
         "tools",
     }
 )
-"""Names that a request must not hand to the template: they are set by other fields, or are none of its business."""
+"""Names that a request must not hand to the template: other fields set them, or nobody does."""
 
 
 class TextPart(StrictBody):

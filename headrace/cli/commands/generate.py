@@ -1,0 +1,98 @@
+"""Continue a prompt, or answer it with --chat, and print the text or one JSON object."""
+
+import asyncio
+import sys
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.settings import Gathered, with_settings
+
+
+@with_settings("model", "device", "kv", "schedule", without=("model.model", "model.seed"))
+def command(  # noqa: PLR0913 - one parameter per flag
+    model: Annotated[str, typer.Argument(help="Catalogue name, .gguf file, checkpoint directory or hub id.")],
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads standard input.")],
+    chat: Annotated[bool, typer.Option("--chat", help="Render the prompt with the chat template.")] = False,
+    system: Annotated[str | None, typer.Option(help="System message, with --chat.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens to draw [default: 256]")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 takes the most likely token.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Smallest set of this probability.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="The k most likely tokens.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Text that ends the output; may be repeated.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same text.")] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after end tokens.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    *,
+    settings: Gathered,
+) -> None:
+    """Generate text."""
+    text = sys.stdin.read() if prompt == "-" else prompt
+    given: dict[str, Any] = {
+        "max_tokens": 256 if max_tokens is None else max_tokens,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "seed": seed,
+        "stop": tuple(stop) if stop else None,
+        "ignore_eos": ignore_eos,
+    }
+    del model  # it is in the settings
+    messages: list[dict[str, str]] | None = None
+    if chat:
+        messages = [{"role": "system", "content": system}] if system is not None else []
+        messages.append({"role": "user", "content": text})
+    asyncio.run(_run(settings, messages if messages is not None else text, given, json))
+
+
+async def _run(
+    settings: Gathered, prompt: str | list[dict[str, str]], given: dict[str, Any], as_json: bool
+) -> None:
+    from headrace.base.clock import now_s
+    from headrace.engine.async_llm import AsyncLLM
+
+    start_s = now_s()
+    config = replace(settings.config, serve=replace(settings.config.serve, in_process=True))
+    llm = await AsyncLLM.start(config)
+    load_s = now_s() - start_s
+    try:
+        params = replace(llm.defaults, **{k: v for k, v in given.items() if v is not None})
+        outputs = llm.generate(prompt, params) if isinstance(prompt, str) else llm.chat(prompt, params)
+        text: list[str] = []
+        ids: list[int] = []
+        answer: dict[str, Any] = {}
+        async for output in outputs:
+            if output.error is not None:
+                raise output.error
+            for delta in output.choices:
+                text.append(delta.text)
+                ids.extend(delta.token_ids)
+                if not as_json:
+                    print(delta.text, end="", flush=True)
+                if delta.finish_reason is not None:
+                    answer["finish_reason"] = delta.finish_reason
+            if output.finished:
+                usage = output.usage
+                answer["usage"] = {
+                    "prompt_tokens": usage.prompt_tokens,
+                    "completion_tokens": usage.completion_tokens,
+                    "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+                    "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+                }
+                answer["timings"] = {"load_s": load_s, **(output.timings or {})}
+                answer["seed"] = output.seed
+        _print_end({"text": "".join(text), "token_ids": ids, **answer}, as_json)
+    finally:
+        await llm.close(0.0)
+
+
+def _print_end(answer: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        import json
+
+        print(json.dumps(answer, ensure_ascii=False))
+    else:
+        print()

@@ -1,0 +1,71 @@
+"""List, fetch and remove catalogue models: `models`, `models fetch NAME`, `models rm NAME`."""
+
+from typing import Annotated
+
+import typer
+
+from headrace.base.errors import RequestError
+from headrace.compute.weights import catalogue
+
+ACTIONS = ("list", "fetch", "rm")
+
+
+def command(
+    action: Annotated[str, typer.Argument(help="list, fetch or rm")] = "list",
+    name: Annotated[str | None, typer.Argument(help="The model, for fetch and rm.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+) -> None:
+    """List, fetch and remove models."""
+    if action not in ACTIONS:
+        raise RequestError(f"unknown action {action!r}; one of {', '.join(ACTIONS)}")
+    if action == "list":
+        _list(json)
+    elif name is None:
+        raise RequestError(f"models {action} needs the name of a model: {', '.join(catalogue.names())}")
+    elif action == "fetch":
+        print(catalogue.locate(name))
+    else:
+        _remove(name)
+
+
+def _list(as_json: bool) -> None:
+    rows = [
+        {
+            "name": e.name,
+            "title": e.title,
+            "license": e.license,
+            "bytes": e.size_bytes,
+            "path": str(catalogue.cached_path(e)) if catalogue.cached_path(e).is_file() else None,
+        }
+        for e in catalogue.CATALOGUE
+    ]
+    if as_json:
+        import json
+
+        print(json.dumps(rows))
+        return
+    from headrace.cli.tables import print_table
+
+    print_table(
+        ("name", "model", "size", "license", "here"),
+        [
+            (
+                str(r["name"]),
+                str(r["title"]),
+                f"{r['bytes'] / 1e6:.0f} MB",
+                str(r["license"]),
+                str(r["path"] or "-"),
+            )
+            for r in rows
+        ],
+    )
+
+
+def _remove(name: str) -> None:
+    path = catalogue.cached_path(catalogue.entry(name))
+    if not path.is_file():
+        print(f"{name} is not here")
+        return
+    path.unlink()
+    catalogue.side_file(path).unlink(missing_ok=True)
+    print(f"removed {path}")

@@ -1,0 +1,87 @@
+"""The entry point: finds the command, imports it alone, turns errors into one line and an exit code.
+
+Exit codes: 0 fine; 1 Headrace could not do it; 2 it was asked wrongly; 130 interrupted.
+"""
+
+import ast
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import typer
+
+from headrace import __version__
+from headrace.base.errors import ConfigError, HeadraceError, RequestError
+from headrace.base.registry import Registry
+
+COMMANDS: Registry[Callable[..., None]] = Registry("command", "headrace.cli.commands", "command")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        build(given)(given, prog_name="headrace")
+    except HeadraceError as error:
+        print(f"headrace: {error.message}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, (ConfigError, RequestError)) else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def build(arguments: Sequence[str]) -> typer.Typer:
+    """The application; only the command that is called is imported, the others are their first lines."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        help="Headrace: an exact inference engine and server for large language models.",
+    )
+    called = next((a for a in arguments if not a.startswith("-")), None)
+    for name in COMMANDS.names():
+        if name == called:
+            app.command(name, help=page(name))(COMMANDS.get(name))
+        else:
+            app.command(name, help=first_line(name))(_not_called)
+    app.callback()(_options)
+    return app
+
+
+def page(name: str) -> str:
+    """A command's docstring, read from its file without importing it."""
+    spec = find_spec(f"{COMMANDS.package}.{name}")
+    if spec is None or spec.origin is None:
+        return ""
+    return ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
+
+
+def first_line(name: str) -> str:
+    """What a command does, in one line."""
+    return page(name).partition("\n")[0]
+
+
+def _not_called() -> None:
+    """Stand in for a command that is not called."""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+def _options(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+    ),
+) -> None:
+    del version  # its callback has seen to it
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Starting and stopping: the socket, the engine, the HTTP loop, and what happens on TERM.
+
+On TERM or INT the server stops admitting (`/ready` and new requests get 503), running requests get
+`drain_s` seconds, the rest is cut, and the engine ends. A second signal cuts at once.
+"""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Generator
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from headrace.base.config import EngineConfig, ServeConfig
+from headrace.base.errors import ConfigError
+from headrace.engine.async_llm import AsyncLLM
+from headrace.serve.app import build_app
+from headrace.serve.state import Served
+
+MAX_HEADER_BYTES = 1 << 16
+KEEP_ALIVE_S = 30
+
+Announce = Callable[[AsyncLLM, str], None]
+"""Told the started engine and the URL, once requests are accepted."""
+
+
+async def serve(config: EngineConfig, announce: Announce) -> None:
+    """Run the server until a signal ends it.
+
+    Raises:
+        ConfigError: the address cannot be used, or the settings are impossible.
+    """
+    sock = bind(config.serve)
+    with contextlib.closing(sock):
+        llm = await AsyncLLM.start(config)
+        try:
+            app, state = build_app(llm, config.serve)
+            await _Loop(app, state, lambda: announce(llm, url_of(sock))).run(sock)
+        finally:
+            await llm.close(0.0)
+
+
+def bind(config: ServeConfig) -> socket.socket:
+    """A bound socket; bound before the model loads, so that a taken port fails at once.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, proto)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except (OSError, OverflowError) as err:
+        raise ConfigError(
+            f"cannot listen on {config.host}:{config.port}: {err}; choose another --port, or 0 for a free
+            one", param="serve.port",
+        ) from err
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """The URL of a bound socket."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class InFlight:
+    """ASGI wrapper that knows how many requests are being answered."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._count = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, counting."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        self._count += 1
+        self.idle.clear()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._count -= 1
+            if not self._count:
+                self.idle.set()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handling, and with word of when it listens."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_started()
+
+
+class _Loop:
+    """The HTTP loop of one server and its end."""
+
+    def __init__(self, app: ASGIApp, state: Served, on_started: Callable[[], None]) -> None:
+        self._state = state
+        self._app = InFlight(app)
+        self._hurry = asyncio.Event()
+        config = uvicorn.Config(
+            self._app,
+            log_level=state.config.log_level,
+            access_log=state.config.log_level == "debug",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=1,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        )
+        self._server = _Server(config, on_started)
+        self._ending: asyncio.Task[None] | None = None
+
+    async def run(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        try:
+            await self._server.serve(sockets=[sock])
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+            if self._ending is not None:
+                await self._ending
+
+    def _on_signal(self) -> None:
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._end())
+        else:
+            self._hurry.set()
+
+    async def _end(self) -> None:
+        self._state.draining = True
+        waits = {asyncio.ensure_future(self._app.idle.wait()), asyncio.ensure_future(self._hurry.wait())}
+        _, left = await asyncio.wait(
+            waits, timeout=self._state.config.drain_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        for wait in left:
+            wait.cancel()
+        await self._state.llm.close(0.0)
+        self._server.should_exit = True
