@@ -39,6 +39,8 @@ def test_smollm2_ids_equal_transformers(smollm2_path):
 def test_qwen_ids_equal_transformers_and_both_sizes_share_one_vocabulary(qwen_small_path, qwen_large_path):
     source = FORMAT.open(qwen_small_path).tokenizer_source
     small, large = source.gguf, FORMAT.open(qwen_large_path).tokenizer_source.gguf
+    assert small
+    assert large
     for name in (
         "model",
         "pre",

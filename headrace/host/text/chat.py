@@ -198,15 +198,19 @@ def _joined(parts: list[Any]) -> str:
 
 def _parsed(call: Any) -> Any:
     """A tool call with its arguments as an object, which is what templates write."""
-    function = call.get("function") if isinstance(call, Mapping) else None  # type: ignore[union-attr]
-    arguments = function.get("arguments") if isinstance(function, Mapping) else None  # type: ignore[union-attr]
+    outer = cast("Json", call) if isinstance(call, dict) else {}
+    inner: Any = outer.get("function")
+    function = cast("Json", inner) if isinstance(inner, dict) else {}
+    arguments = function.get("arguments")
     if not isinstance(arguments, str):
         return call
     try:
-        value = json.loads(arguments)
+        value: Any = json.loads(arguments)
     except (ValueError, RecursionError):
         return call
-    return {**call, "function": {**function, "arguments": value}} if isinstance(value, dict) else call
+    if not isinstance(value, dict):
+        return call
+    return {**outer, "function": {**function, "arguments": cast("Json", value)}}
 
 
 def _extend_last(messages: list[Json], mark: str) -> None:

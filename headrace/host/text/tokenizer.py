@@ -144,10 +144,10 @@ class Tokenizer:
     def _encode_plain(self, text: str) -> list[int]:
         try:
             return self._vocabulary.core.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        except UnicodeEncodeError as fault:
-            code = ord(text[fault.start])
+        except (TypeError, UnicodeEncodeError) as fault:
+            place = next((i for i, char in enumerate(text) if "\ud800" <= char <= "\udfff"), 0)
             raise RequestError(
-                f"the text holds a lone surrogate, U+{code:04X}, at character {fault.start}; send Unicode"
+                f"the text holds a lone surrogate, U+{ord(text[place]):04X}, at character {place}"
             ) from fault
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, cast
 
-from jinja2 import nodes, pass_context
+from jinja2 import Undefined, nodes, pass_context
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
@@ -80,8 +80,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         known = self.filters
         self.filters = {name: _bounded(name, known[name]) for name in sorted(_FILTERS)}
         self.filters |= {"tojson": _to_json, "turns ": _turns, "made ": _made, "concat ": _concat}
-        self.globals.pop("lipsum", None)
-        self.globals |= {"raise_exception": _raise, "strftime_now": _strftime_now}
+        names = cast("dict[str, Any]", self.globals)
+        names.pop("lipsum", None)
+        names |= {"raise_exception": _raise, "strftime_now": _strftime_now}
 
     def compile_bounded(self, source: str) -> tuple[nodes.Template, Callable[..., Any]]:
         """Parses, rewrites and compiles; returns the tree as written and a function that makes the template.
@@ -105,6 +106,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
             return False
         return super().is_safe_attribute(obj, attr, value)
 
+    def wrap_str_format(self, value: Any) -> None:
+        """Leaves `str.format` to `is_safe_attribute`, which refuses it: its fields may be of any width."""
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
+        """Reaching for something unsafe is an error, not an empty value."""
+        raise SecurityError(f"a template may not use {attribute!r} of a {type(obj).__name__}")
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Arithmetic whose result is bounded before it is computed."""
         budget = budget_of(context)
@@ -117,9 +125,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
             budget.hold(size(left) + size(right))
         if isinstance(left, int) and isinstance(right, int):
             check_bits(operator, left, right)
-        result = super().call_binop(context, operator, left, right)
+        result = cast("Any", super().call_binop(context, operator, left, right))
         if operator == "*" and isinstance(result, list | tuple):
-            budget.weigh(result)
+            budget.weigh(cast("object", result))
         budget.spend(1)
         return result
 
@@ -178,7 +186,7 @@ def _wrapped(node: Any) -> Any:
     return node
 
 
-def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
+def _filter(node: Any, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
@@ -232,11 +240,7 @@ def _turns(context: Context, items: Any) -> Iterator[Any]:
 
 @pass_context
 def _made(context: Context, value: Any) -> Any:
-    budget_of(context).spend(1)
-    if any(
-        isinstance(v, list | tuple | Mapping) for v in (value.values() if isinstance(value, dict) else value)
-    ):
-        budget_of(context).weigh_nested(value)
+    budget_of(context).weigh_nested(value)
     return value
 
 

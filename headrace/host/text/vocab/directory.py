@@ -1,7 +1,7 @@
 """Tokenizers from checkpoint directories: tokenizer.json and the small files beside it."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -159,7 +159,7 @@ def _take_space_prefix(core: tokenizers.Tokenizer) -> SpacePrefix:
 
 def _never_prepend(core: tokenizers.Tokenizer) -> None:
     part: Any = core.pre_tokenizer
-    steps: list[Any] = list(part) if isinstance(part, pre_tokenizers.Sequence) else [part]
+    steps = list(cast("Iterable[Any]", part)) if isinstance(part, pre_tokenizers.Sequence) else [part]
     for step in steps:
         if isinstance(step, pre_tokenizers.Metaspace):
             step.prepend_scheme = "never"
@@ -170,7 +170,9 @@ def _marks(files: _Files, vocabulary: Vocabulary, prefix: tuple[int, ...], suffi
     texts = _special_texts(files, ids)
     bos = ids(texts["bos_token"]) if "bos_token" in texts else None
     eos = ids(texts["eos_token"]) if "eos_token" in texts else None
-    ends = _listed_ends(files) | ({eos} if eos is not None else set())
+    ends = _listed_ends(files)
+    if eos is not None:
+        ends.add(eos)
     if not files.generation:
         by_text = {t.text: t.id for t in vocabulary.specials}
         ends |= {by_text[text] for text in ends_by_name(by_text)}

@@ -138,7 +138,8 @@ def _vocabulary(
     space_prefix: SpacePrefix = SpacePrefix.NEVER,
 ) -> Vocabulary:
     added = [i for i, t in enumerate(types) if t == _USER_DEFINED]
-    core.add_tokens([AddedToken(entries[i], normalized=False, special=False) for i in added])
+    library: Any = core  # its type stubs are partial
+    library.add_tokens([AddedToken(entries[i], normalized=False, special=False) for i in added])
     return Vocabulary(
         core=core,
         entries=entries,
