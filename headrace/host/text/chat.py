@@ -198,18 +198,20 @@ def _joined(parts: list[Any]) -> str:
 
 def _parsed(call: Any) -> Any:
     """A tool call with its arguments as an object, which is what templates write."""
-    outer = cast("Json", call) if isinstance(call, dict) else {}
+    if not isinstance(call, dict):
+        return call  # pyright: ignore[reportUnknownVariableType]
+    outer = cast("Json", call)
     inner: Any = outer.get("function")
     function = cast("Json", inner) if isinstance(inner, dict) else {}
     arguments = function.get("arguments")
     if not isinstance(arguments, str):
-        return call
+        return outer
     try:
         value: Any = json.loads(arguments)
     except (ValueError, RecursionError):
-        return call
+        return outer
     if not isinstance(value, dict):
-        return call
+        return outer
     return {**outer, "function": {**function, "arguments": cast("Json", value)}}
 
 

@@ -78,7 +78,7 @@ class Budget:
             item = stack.pop()
             self.spend(1)
             inner = cast("Iterable[Any]", item.values() if isinstance(item, Mapping) else item)
-            stack.extend(v for v in inner if isinstance(v, list | tuple | Mapping))
+            stack.extend(cast("Any", v) for v in inner if isinstance(v, list | tuple | Mapping))
 
     def turns(self, items: Iterable[Any]) -> Iterator[Any]:
         """The items, each charged when it is taken."""

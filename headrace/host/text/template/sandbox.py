@@ -80,7 +80,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         known = self.filters
         self.filters = {name: _bounded(name, known[name]) for name in sorted(_FILTERS)}
         self.filters |= {"tojson": _to_json, "turns ": _turns, "made ": _made, "concat ": _concat}
-        names = cast("dict[str, Any]", self.globals)
+        names = cast("Any", self.globals)  # pyright: ignore[reportUnknownMemberType]
         names.pop("lipsum", None)
         names |= {"raise_exception": _raise, "strftime_now": _strftime_now}
 
@@ -125,9 +125,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
             budget.hold(size(left) + size(right))
         if isinstance(left, int) and isinstance(right, int):
             check_bits(operator, left, right)
-        result = cast("Any", super().call_binop(context, operator, left, right))
-        if operator == "*" and isinstance(result, list | tuple):
-            budget.weigh(cast("object", result))
+        result: object = super().call_binop(context, operator, left, right)
+        if operator == "*":
+            budget.weigh(result)
         budget.spend(1)
         return result
 
