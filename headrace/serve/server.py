@@ -57,8 +57,8 @@ def bind(config: ServeConfig) -> socket.socket:
         sock.bind(address)
     except (OSError, OverflowError) as err:
         raise ConfigError(
-            f"cannot listen on {config.host}:{config.port}: {err}; choose another --port, or 0 for a free
-            one", param="serve.port",
+            f"cannot listen on {config.host}:{config.port}: {err}; choose another --port, or 0 for any",
+            param="serve.port",
         ) from err
     return sock
 

@@ -1,6 +1,6 @@
 """List, fetch and remove catalogue models: `models`, `models fetch NAME`, `models rm NAME`."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,7 +29,7 @@ def command(
 
 
 def _list(as_json: bool) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": e.name,
             "title": e.title,
