@@ -4,11 +4,10 @@ What cannot work fails here, with what would fit, before a byte of weights is lo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.base.config import EngineConfig
 from headrace.base.errors import ConfigError
-from headrace.base.specs import GenerationDefaults
 from headrace.compute.ops.api import KVGeometry, StepLimits
 from headrace.engine.sizing import PoolPlan, plan_pool
 
@@ -34,23 +33,26 @@ class ModelFacts:
     layers: int
     kv_heads: int
     head_size: int
-    weight_bytes: int
-    defaults: GenerationDefaults
+    stored_bytes: int
+    parameters: int
+
+    def weight_bytes(self, backend: str) -> int:
+        """Memory of the weights: as stored in packed form, or float32 in the reference backend."""
+        return 4 * self.parameters if backend == "reference" else self.stored_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
     """What must be known of the machine."""
 
-    cores: int
-    cores_reason: str
-    memory_bytes: int
-    """What this process may use at most."""
-    memory_reason: str
     backend: str
-    backend_reason: str
     isa: str
-    isa_reason: str
+    threads: int
+    reasons: tuple[str, ...]
+    """Why this backend, instruction set and number of threads."""
+    memory_bytes: int
+    """What this process may still take."""
+    memory_reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,21 @@ class Resolved:
             max_rows=self.max_num_seqs,
             max_logits=max(self.max_num_seqs, min(REPORT_LOGITS, tokens)),
             table_width=-(-self.max_model_len // self.config.kv.block_size),
+        )
+
+    def pinned(self) -> EngineConfig:
+        """The settings with concrete values, so that another process resolves them to the same."""
+        config = self.config
+        return replace(
+            config,
+            model=replace(config.model, max_model_len=self.max_model_len),
+            device=replace(config.device, backend=self.backend, threads=self.threads),
+            kv=replace(config.kv, num_blocks=self.num_blocks),
+            schedule=replace(
+                config.schedule,
+                max_num_seqs=self.max_num_seqs,
+                max_num_batched_tokens=self.max_num_batched_tokens,
+            ),
         )
 
     def table(self) -> str:
@@ -146,9 +163,10 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
     """
     notes = _Notes()
     notes.add("model", config.model.model, model.name, model.description)
-    notes.add("device.backend", config.device.backend, device.backend, device.backend_reason)
-    notes.add("device.isa", config.device.isa, device.isa, device.isa_reason)
-    threads = notes.pick("device.threads", config.device.threads, device.cores, device.cores_reason, 1024)
+    reasons = [*device.reasons, "", "", ""]
+    notes.add("device.backend", config.device.backend, device.backend, reasons[0])
+    notes.add("device.isa", config.device.isa, device.isa, reasons[1])
+    notes.add("device.threads", config.device.threads, device.threads, reasons[2])
     schedule = config.schedule
     seqs = notes.pick(
         "schedule.max_num_seqs",
@@ -161,7 +179,9 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
         raise ConfigError(f"kv.block_size must be in [1, 1024], got {config.kv.block_size}")
     geometry = geometry_of(config, model)
     length = _context(config, model)
-    pool = plan_pool(config.kv, geometry, model.weight_bytes, device.memory_bytes, seqs * length[0])
+    pool = plan_pool(
+        config.kv, geometry, model.weight_bytes(device.backend), device.memory_bytes, seqs * length[0]
+    )
     length = _fit_context(config, length, pool, geometry)
     notes.add("model.max_model_len", config.model.max_model_len, length[0], length[1])
     notes.add("kv.num_blocks", config.kv.num_blocks, pool.num_blocks, pool.reason)
@@ -173,7 +193,7 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
     return Resolved(
         config=config,
         model=model,
-        threads=threads,
+        threads=device.threads,
         max_model_len=length[0],
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
@@ -230,8 +250,8 @@ def _step_tokens(config: EngineConfig, seqs: int, notes: _Notes) -> int:
     )
     if tokens < seqs:
         raise ConfigError(
-            f"schedule.max_num_batched_tokens {tokens} is below schedule.max_num_seqs {seqs}: not every running "
-            f"sequence could decode in a step; raise it to {seqs} or lower schedule.max_num_seqs",
+            f"schedule.max_num_batched_tokens {tokens} is below schedule.max_num_seqs {seqs}: not every "
+            f"running sequence could decode in a step; raise it to {seqs} or lower schedule.max_num_seqs",
             param="schedule.max_num_batched_tokens",
         )
     return tokens

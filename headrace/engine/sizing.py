@@ -57,13 +57,14 @@ def plan_pool(
     if not 1 <= plan.num_blocks <= MAX_BLOCKS:
         raise ConfigError(
             f"the KV pool would have {plan.num_blocks} blocks ({plan.reason}), it needs 1 to {MAX_BLOCKS} of "
-            f"{block_bytes} bytes; memory {memory_bytes}, weights {weight_bytes}, working memory {WORKING_BYTES}",
+            f"{block_bytes} bytes; memory {memory_bytes}, weights {weight_bytes}, working memory "
+            f"{WORKING_BYTES}",
             param="kv.pool_bytes",
         )
     if plan.num_blocks * block_bytes > room:
         raise ConfigError(
-            f"the KV pool asks for {plan.num_blocks * block_bytes} bytes; of {memory_bytes} bytes the weights take "
-            f"{weight_bytes} and working memory {WORKING_BYTES}, so at most {max(room, 0)} bytes "
+            f"the KV pool asks for {plan.num_blocks * block_bytes} bytes; of {memory_bytes} bytes the "
+            f"weights take {weight_bytes}, working memory {WORKING_BYTES}, so at most {max(room, 0)} bytes "
             f"({max(room, 0) // block_bytes} blocks) fit",
             param="kv.pool_bytes",
         )

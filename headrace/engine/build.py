@@ -1,0 +1,209 @@
+"""Puts the parts together, and times each phase so that a slow start explains itself.
+
+`open_model` reads headers and the tokenizer and resolves the settings (cheap; every process that talks to an
+engine
+does it); `build_core` loads the weights and makes the loop's core (the process that computes).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from headrace.base.clock import now_s
+from headrace.base.config import EngineConfig
+from headrace.base.registry import Registry
+from headrace.base.request import SamplingParams
+from headrace.compute.device.kinds.cpu import memory
+from headrace.compute.models.load import LoadedModel, load_model
+from headrace.compute.ops.api import Backend
+from headrace.compute.ops.bind import choose, choose_backend
+from headrace.compute.runner.runner import Runner, RunnerParts
+from headrace.compute.runner.state import DeviceState
+from headrace.compute.weights.catalogue import locate
+from headrace.compute.weights.checkpoint import Checkpoint, open_checkpoint
+from headrace.engine.core import CoreSizes, EngineCore
+from headrace.engine.resolve import DeviceFacts, ModelFacts, Resolved, resolve
+from headrace.engine.text import NO_TEXT, Text, load_text
+from headrace.host.kv.ledger import KVLedger
+from headrace.host.sched.limits import ScheduleLimits
+from headrace.host.sched.scheduler import Scheduler
+from headrace.host.sched.view import BatchPolicy
+
+POLICIES: Registry[type[BatchPolicy]] = Registry("batching policy", "headrace.host.sched.policy", "POLICY")
+
+
+@dataclass(slots=True)
+class Phases:
+    """Seconds of each phase of the start, in order."""
+
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a block of code."""
+        began_s = now_s()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + now_s() - began_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedModel:
+    """A model whose headers are read and whose settings are resolved; no weights yet."""
+
+    checkpoint: Checkpoint
+    text: Text
+    resolved: Resolved
+    defaults: SamplingParams
+
+
+def open_model(config: EngineConfig, phases: Phases | None = None, *, with_text: bool = True) -> OpenedModel:
+    """Find the model, read its headers and tokenizer, resolve the settings.
+
+    Raises:
+        NotFoundError: no such model.
+        DownloadError: it could not be fetched.
+        CheckpointError: broken, or asking for something Headrace lacks.
+        ConfigError: impossible settings.
+    """
+    phases = phases or Phases()
+    with phases.phase("locate"):
+        path = locate(config.model.model)
+    with phases.phase("headers"):
+        checkpoint = open_checkpoint(path, config.model.load_format)
+    with phases.phase("resolve"):
+        resolved = resolve(config, model_facts(config, checkpoint), device_facts(config))
+    with phases.phase("tokenizer"):
+        text = NO_TEXT
+        if with_text:
+            text = load_text(checkpoint.tokenizer_source, checkpoint.generation, config.model.tokenizer)
+    return OpenedModel(
+        checkpoint=checkpoint,
+        text=text,
+        resolved=resolved,
+        defaults=sampling_defaults(config, checkpoint),
+    )
+
+
+def model_facts(config: EngineConfig, checkpoint: Checkpoint) -> ModelFacts:
+    """What `resolve` must know of the model; no weight is read."""
+    spec, about = checkpoint.spec, checkpoint.description
+    attention = spec.layers[0].attention
+    parameters = int(about.get("parameters", 0))
+    stored = int(about.get("file_bytes", 0)) or 4 * parameters
+    return ModelFacts(
+        name=config.serve.served_model_name or _name(config.model.model, checkpoint.path),
+        description=f"{spec.family}, {parameters / 1e6:.0f} M parameters, {checkpoint.format}",
+        max_length=spec.max_length,
+        vocab_size=spec.vocab_size,
+        layers=len(spec.layers),
+        kv_heads=attention.kv_heads,
+        head_size=attention.head_size,
+        stored_bytes=stored,
+        parameters=parameters,
+    )
+
+
+def device_facts(config: EngineConfig) -> DeviceFacts:
+    """What `resolve` must know of the machine.
+
+    Raises:
+        ConfigError: the backend or instruction set asked for cannot run here.
+    """
+    choice = choose(config.device.backend, config.device.isa, config.device.threads)
+    room = memory()
+    return DeviceFacts(
+        backend=choice.name,
+        isa=choice.isa,
+        threads=choice.threads,
+        reasons=choice.reasons,
+        memory_bytes=room.available_bytes,
+        memory_reason=room.reason,
+    )
+
+
+def sampling_defaults(config: EngineConfig, checkpoint: Checkpoint) -> SamplingParams:
+    """What applies where a request says nothing: the model's file over the built-in values."""
+    given = checkpoint.generation
+    if config.model.generation_config != "auto":
+        return SamplingParams()
+    named = {
+        name: getattr(given, name)
+        for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        if getattr(given, name) is not None
+    }
+    return replace(SamplingParams(), **named)
+
+
+def build_core(opened: OpenedModel, phases: Phases | None = None) -> EngineCore:
+    """Load the weights and make the core.
+
+    Raises:
+        CheckpointError: weights that the backend lacks or that are broken.
+        ConfigError: the backend cannot start.
+    """
+    phases = phases or Phases()
+    resolved, device = opened.resolved, opened.resolved.config.device
+    with phases.phase("backend"):
+        isa = resolved.isa if resolved.backend == "native" else "auto"
+        backend = choose_backend(resolved.backend, isa, resolved.threads, graphs=device.graphs)
+    with phases.phase("weights"):
+        model = load_model(
+            opened.checkpoint, backend, resolved.max_model_len, max_slots=resolved.max_num_seqs
+        )
+    with phases.phase("compile"):
+        runner = _runner(resolved, model, backend)
+    with phases.phase("scheduler"):
+        scheduler = make_scheduler(resolved)
+    sizes = CoreSizes(
+        num_blocks=resolved.num_blocks, weight_bytes=model.weight_bytes, kv_bytes=resolved.kv_bytes
+    )
+    return EngineCore(scheduler, runner, sizes, model.rope.kv_domain, backend.close)
+
+
+def make_scheduler(resolved: Resolved) -> Scheduler:
+    """The scheduler with its ledger and policy."""
+    config, limits = resolved.config, resolved.limits
+    return Scheduler(
+        KVLedger(resolved.num_blocks, config.kv.block_size, config.kv.prefix_cache),
+        POLICIES.get(config.schedule.policy)(config.schedule),
+        ScheduleLimits(
+            max_num_seqs=resolved.max_num_seqs,
+            max_num_batched_tokens=resolved.max_num_batched_tokens,
+            chunked_prefill=config.schedule.chunked_prefill,
+            prefill_step_s=limits["prefill_step_s"],
+            max_queued_requests=int(limits["max_queued_requests"]),
+            max_queued_tokens=int(limits["max_queued_tokens"]),
+            max_model_len=resolved.max_model_len,
+        ),
+        now_s,
+    )
+
+
+def _runner(resolved: Resolved, model: LoadedModel, backend: Backend) -> Runner:
+    limits = resolved.step_limits
+    pool = backend.kv_pool(resolved.geometry, resolved.num_blocks)
+    state = DeviceState(
+        resolved.max_num_seqs, resolved.max_model_len, limits.table_width, model.spec.vocab_size
+    )
+    measures = model.rope.kind != "static"
+    return Runner(
+        RunnerParts(
+            backend=backend,
+            program=backend.compile(model.forward, limits, pool),
+            pool=pool,
+            state=state,
+            max_tokens=limits.max_tokens,
+            max_logits=limits.max_logits,
+            slot_begins=model.rope.begin if measures else None,
+            rope_rows=model.rope.rows if measures else None,
+            weight_bytes=model.weight_bytes,
+        )
+    )
+
+
+def _name(asked: str, path: Path) -> str:
+    """A catalogue name or hub id as it is; of a path its last part."""
+    return path.stem if Path(asked).exists() else asked

@@ -1,0 +1,149 @@
+"""The core of the engine: plan, run, commit. One thread calls it."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from headrace.base.clock import now_s
+from headrace.base.ids import RequestId
+from headrace.base.messages import News, Stats
+from headrace.base.request import FinishReason, Request
+from headrace.base.step import Delta, StepPlan, StepResult
+from headrace.compute.runner.runner import Runner
+from headrace.host.sched.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreSizes:
+    """Memory of the engine, for the gauges."""
+
+    num_blocks: int
+    weight_bytes: int
+    kv_bytes: int
+
+
+class EngineCore:
+    """Joins the scheduler (decides) and the runner (computes).
+
+    Args:
+        scheduler: plans and commits.
+        runner: runs plans.
+        sizes: memory of the parts.
+        kv_domain: what the KV of a prompt of this length depends on besides its tokens.
+        close: frees the backend.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        sizes: CoreSizes,
+        kv_domain: Callable[[int], str],
+        close: Callable[[], None],
+    ) -> None:
+        self.scheduler = scheduler
+        self.runner = runner
+        self.steps = 0
+        self._sizes = sizes
+        self._kv_domain = kv_domain
+        self._close = close
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is not finished."""
+        return self.scheduler.has_work
+
+    def add(self, requests: tuple[Request, ...]) -> None:
+        """Queue the choices of one API request, all or none. Raises as `Scheduler.add_group`."""
+        domain = self._kv_domain(len(requests[0].prompt_ids))
+        if domain:
+            requests = tuple(replace(r, kv_domain=domain) for r in requests)
+        self.scheduler.add_group(requests)
+        self._counts["requests_added"] += 1
+
+    def finish(self, request_ids: Iterable[RequestId], reason: FinishReason) -> News:
+        """End sequences in whatever state; unknown ones are passed over."""
+        ended = (self.scheduler.finish(request_id, reason) for request_id in request_ids)
+        return self._news(delta for delta in ended if delta is not None)
+
+    def step(self) -> News | None:
+        """One step: the news, or None when nothing can run now (see `wait_s`).
+
+        Raises:
+            HeadraceError: the bookkeeping contradicts itself; the engine must not go on.
+        """
+        expired = self.scheduler.expire()
+        plan = self.scheduler.plan()
+        if plan is None:
+            return self._news(expired) if expired else None
+        result = self.run(plan)
+        began_s = now_s()
+        progress = self.scheduler.commit(result)
+        self._counts["commit_seconds"] += now_s() - began_s
+        self.steps += 1
+        self._counts["step_seconds"] += result.seconds
+        return self._news((*expired, *progress.deltas))
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Compute a planned step."""
+        return self.runner.run(plan)
+
+    def wait_s(self) -> float | None:
+        """Seconds after which `step` may do more without any event; None: never."""
+        return self.scheduler.next_wakeup_s()
+
+    def stats(self, ask_id: int = 0) -> Stats:
+        """Counters and gauges by name; see `engine/outputs.EngineStats`."""
+        now, counts = self.scheduler.stats(), self._counts
+        prefix = now.prefix
+        counters: dict[str, float] = {
+            "steps": self.steps,
+            "prompt_tokens": prefix.query_tokens,
+            "cached_prompt_tokens": prefix.hit_tokens,
+            "preemptions": now.preemptions,
+            "evictions": prefix.evictions,
+            "slot_steps": now.slot_steps,
+            "wasted_slot_steps": now.wasted_slot_steps,
+            "late_results": now.late_results,
+            "generated_tokens": counts["generated_tokens"],
+            "numeric_errors": counts["numeric_errors"],
+            "requests_added": counts["requests_added"],
+            "step_seconds": counts["step_seconds"],
+        }
+        counters |= {f"finished_{reason.value}": counts[reason.value] for reason in FinishReason}
+        counters |= {f"prefix_{outcome.value}": count for outcome, count in prefix.outcomes}
+        gauges: dict[str, float] = {
+            "running": now.running,
+            "waiting": now.waiting,
+            "waiting_tokens": now.queued_tokens,
+            "blocks_total": self._sizes.num_blocks,
+            "blocks_free": now.blocks_free,
+            "blocks_held": now.blocks_held,
+            "blocks_evictable": now.blocks_cached,
+            "weight_bytes": self._sizes.weight_bytes,
+            "kv_bytes": self._sizes.kv_bytes,
+        }
+        return Stats(ask_id=ask_id, counters=counters, gauges=gauges)
+
+    def check(self) -> None:
+        """Verify every invariant of the bookkeeping.
+
+        Raises:
+            InvariantError: names what does not add up.
+        """
+        self.scheduler.check()
+
+    def close(self) -> None:
+        """Stop the backend's threads and free its memory."""
+        self._close()
+
+    def _news(self, deltas: Iterable[Delta]) -> News:
+        kept = tuple(deltas)
+        for delta in kept:
+            self._counts["generated_tokens"] += len(delta.new_ids)
+            if delta.finish is not None:
+                self._counts[delta.finish.value] += 1
+            if delta.error is not None:
+                self._counts["numeric_errors"] += 1
+        return News(step=self.steps, deltas=kept)
