@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from headrace.base.errors import ConfigError
+from headrace.compute.device.kinds.cpu import detect
 from headrace.compute.ops.api import Backend
 from headrace.compute.ops.backends.reference.backend import ReferenceBackend
 from headrace.compute.ops.self_test import self_test
@@ -129,7 +130,7 @@ def _choose_isa(isa: str, available: tuple[str, ...]) -> tuple[str, str]:
 
 def _choose_threads(threads: int | None) -> tuple[int, str]:
     if threads is None:
-        cores = import_module("headrace.compute.device.kinds.cpu").detect()
+        cores = detect()
         return cores.threads, cores.reason
     if not 1 <= threads <= 1024:
         raise ConfigError(f"threads is {threads}; allowed: 1 to 1024", param="device.threads")
