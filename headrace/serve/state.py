@@ -8,10 +8,12 @@ from starlette.requests import Request
 
 from headrace.base.clock import unix_s
 from headrace.base.config import ServeConfig
-from headrace.base.errors import EngineDeadError, NotFoundError
+from headrace.base.errors import EngineDeadError, NotFoundError, RequestError
 from headrace.engine.async_llm import AsyncLLM
+from headrace.host.text.tokenizer import Tokenizer
 from headrace.serve.faults import DrainingError
 from headrace.serve.metrics import ServerMetrics
+from headrace.serve.schema.logprobs import NoVocabulary, Vocabulary
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +30,23 @@ class Served:
     def model_name(self) -> str:
         """The name clients use."""
         return self.config.served_model_name or self.llm.model_name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer.
+
+        Raises:
+            RequestError: it has none.
+        """
+        found = self.llm.tokenizer
+        if found is None:
+            raise RequestError("this model brings no tokenizer; start the server with --tokenizer FILE")
+        return found
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """How tokens are spelled in answers; without a tokenizer, as nothing."""
+        return self.llm.tokenizer or NoVocabulary()
 
     def check_model(self, name: str | None) -> None:
         """A request may leave the model out; another name is an error.

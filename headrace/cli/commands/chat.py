@@ -1,12 +1,14 @@
 """Talk with a model on the terminal."""
 
-import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.conversation import chat_ids
 from headrace.cli.settings import Gathered, with_settings
+from headrace.engine.outputs import RequestOutput
 
 
 @with_settings("model", "device", "kv", "schedule", without=("model.model", "model.seed"))
@@ -27,44 +29,46 @@ def command(
     """Talk with a model; an empty line or Ctrl-D ends, Ctrl-C stops an answer."""
     del model  # it is in the settings
     given = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-    asyncio.run(_talk(settings, system, {k: v for k, v in given.items() if v is not None}))
+    _talk(settings, system, {k: v for k, v in given.items() if v is not None})
 
 
-async def _talk(settings: Gathered, system: str | None, given: dict[str, Any]) -> None:
+def _talk(settings: Gathered, system: str | None, given: dict[str, Any]) -> None:
     from rich.console import Console
 
     from headrace.base.errors import RequestError
-    from headrace.engine.async_llm import AsyncLLM
+    from headrace.engine.llm import LLM
 
     console = Console(highlight=False)
-    config = replace(settings.config, serve=replace(settings.config.serve, in_process=True))
     with console.status("loading"):
-        llm = await AsyncLLM.start(config)
-    messages = [{"role": "system", "content": system}] if system is not None else []
-    params = replace(llm.defaults, **({"max_tokens": None} | given))
-    console.print(f"[bold]{llm.model_name}[/bold], context {llm.max_model_len} tokens; empty line ends")
-    try:
-        while (line := await asyncio.to_thread(_ask, console)) is not None:
+        llm = LLM(settings.config)
+    with llm:
+        messages = [{"role": "system", "content": system}] if system is not None else []
+        params = replace(llm.defaults, **({"max_tokens": None} | given))
+        limit = llm.resolved.max_model_len
+        console.print(f"{llm.resolved.model.name}, context {limit} tokens; an empty line ends", markup=False)
+        while (line := _ask(console)) is not None:
             messages.append({"role": "user", "content": line})
             try:
-                answer = await _answer(llm.chat(messages, params))
+                answer = _answer(llm.stream(chat_ids(llm, messages), params))
             except RequestError as error:
-                console.print(f"[red]{error.message}[/red]", markup=True)
+                console.print(error.message, style="red", markup=False)
                 messages.pop()
                 continue
             messages.append({"role": "assistant", "content": answer})
-    finally:
-        await llm.close(0.0)
 
 
-async def _answer(outputs: Any) -> str:
+def _answer(outputs: Iterator[RequestOutput]) -> str:
+    """Print an answer as it comes; Ctrl-C ends it early and keeps what is there."""
     text: list[str] = []
-    async for output in outputs:
-        if output.error is not None:
-            raise output.error
-        for delta in output.choices:
-            text.append(delta.text)
-            print(delta.text, end="", flush=True)  # plain: a model's text is no markup
+    try:
+        for output in outputs:
+            if output.error is not None:
+                raise output.error
+            for delta in output.choices:
+                text.append(delta.text)
+                print(delta.text, end="", flush=True)  # plain: a model's text is no markup
+    except KeyboardInterrupt:
+        text.append("")
     print()
     return "".join(text)
 

@@ -1,13 +1,14 @@
 """Continue a prompt, or answer it with --chat, and print the text or one JSON object."""
 
-import asyncio
 import sys
 from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.conversation import chat_ids
 from headrace.cli.settings import Gathered, with_settings
+from headrace.engine.outputs import RequestOutput
 
 
 @with_settings("model", "device", "kv", "schedule", without=("model.model", "model.seed"))
@@ -45,54 +46,52 @@ def command(  # noqa: PLR0913 - one parameter per flag
     if chat:
         messages = [{"role": "system", "content": system}] if system is not None else []
         messages.append({"role": "user", "content": text})
-    asyncio.run(_run(settings, messages if messages is not None else text, given, json))
+    _run(settings, messages if messages is not None else text, given, json)
 
 
-async def _run(
+def _run(
     settings: Gathered, prompt: str | list[dict[str, str]], given: dict[str, Any], as_json: bool
 ) -> None:
-    from headrace.base.clock import now_s
-    from headrace.engine.async_llm import AsyncLLM
+    from headrace.engine.llm import LLM
 
-    start_s = now_s()
-    config = replace(settings.config, serve=replace(settings.config.serve, in_process=True))
-    llm = await AsyncLLM.start(config)
-    load_s = now_s() - start_s
-    try:
+    with LLM(settings.config) as llm:
+        load_s = sum(llm.phases.values())
         params = replace(llm.defaults, **{k: v for k, v in given.items() if v is not None})
-        outputs = llm.generate(prompt, params) if isinstance(prompt, str) else llm.chat(prompt, params)
-        text: list[str] = []
-        ids: list[int] = []
-        answer: dict[str, Any] = {}
-        async for output in outputs:
+        ids = prompt if isinstance(prompt, str) else chat_ids(llm, prompt)
+        answer: dict[str, Any] = {"text": "", "token_ids": []}
+        for output in llm.stream(ids, params):
             if output.error is not None:
                 raise output.error
             for delta in output.choices:
-                text.append(delta.text)
-                ids.extend(delta.token_ids)
+                answer["text"] += delta.text
+                answer["token_ids"] += delta.token_ids
                 if not as_json:
                     print(delta.text, end="", flush=True)
                 if delta.finish_reason is not None:
                     answer["finish_reason"] = delta.finish_reason
             if output.finished:
-                usage = output.usage
-                answer["usage"] = {
-                    "prompt_tokens": usage.prompt_tokens,
-                    "completion_tokens": usage.completion_tokens,
-                    "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-                    "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-                }
-                answer["timings"] = {"load_s": load_s, **(output.timings or {})}
-                answer["seed"] = output.seed
-        _print_end({"text": "".join(text), "token_ids": ids, **answer}, as_json)
-    finally:
-        await llm.close(0.0)
+                answer |= _facts(output, load_s)
+        _print_end(answer, as_json)
+
+
+def _facts(output: RequestOutput, load_s: float) -> dict[str, Any]:
+    usage = output.usage
+    return {
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        },
+        "timings": {"load_s": load_s, **(output.timings or {})},
+        "seed": output.seed,
+    }
 
 
 def _print_end(answer: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        import json
+        from json import dumps
 
-        print(json.dumps(answer, ensure_ascii=False))
+        print(dumps(answer, ensure_ascii=False))
     else:
         print()

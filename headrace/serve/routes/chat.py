@@ -93,7 +93,7 @@ async def create(request: Request) -> Response:
         priority=body.priority or 0,
         template_kwargs=body.template_kwargs(),
     )
-    shape = ChatShape(body, state.llm.tokenizer)
+    shape = ChatShape(body, state.vocabulary)
     answering = Answering(served=state, body=body, shape=shape, envelope=envelope, num_choices=params.n)
     return await answering.respond(request, [outputs])
 

@@ -9,7 +9,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.base.step import TokenLogprobs
-from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.outputs import ChoiceDelta, RequestOutput
 from headrace.serve.answering import Answering
 from headrace.serve.collect import WholeChoice, WholeRequest
@@ -19,7 +18,7 @@ from headrace.serve.schema.completion import CompletionBody, Prompt
 from headrace.serve.schema.logprobs import completion_logprobs, prompt_logprobs, token_width
 from headrace.serve.schema.sampling import validate
 from headrace.serve.schema.support import COMPLETION_NEUTRAL
-from headrace.serve.state import new_id, served
+from headrace.serve.state import Served, new_id, served
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class CompletionShape:
 
     body: CompletionBody
     prompts: Sequence[Prompt]
-    llm: AsyncLLM
+    state: Served
     offsets: dict[int, int] = field(default_factory=dict[int, int])
     """Characters of each streamed choice's tokens so far."""
 
@@ -38,7 +37,7 @@ class CompletionShape:
         if self.body.return_token_ids:
             choice["prompt_token_ids"] = list(output.prompt_ids)
         if output.prompt_logprobs is not None and self.body.prompt_logprobs is not None:
-            choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs, self.llm.tokenizer)
+            choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs, self.state.vocabulary)
         if self.body.echo:
             choice["text"] = self._prompt_text(prompt, output.prompt_ids)
             if output.prompt_logprobs is not None:
@@ -71,7 +70,7 @@ class CompletionShape:
         if self.body.logprobs is not None:
             made["logprobs"] = self._logprobs(tokens, index)
         if request.prompt_logprobs is not None and self.body.prompt_logprobs is not None:
-            made["prompt_logprobs"] = prompt_logprobs(request.prompt_logprobs, self.llm.tokenizer)
+            made["prompt_logprobs"] = prompt_logprobs(request.prompt_logprobs, self.state.vocabulary)
         if self.body.return_token_ids:
             made["token_ids"] = choice.token_ids
             made["prompt_token_ids"] = list(request.prompt_ids)
@@ -84,13 +83,13 @@ class CompletionShape:
 
     def _prompt_text(self, prompt: int, ids: Sequence[int]) -> str:
         given = self.prompts[prompt]
-        return given if isinstance(given, str) else self.llm.tokenizer.decode(ids, skip_special=False)
+        return given if isinstance(given, str) else self.state.tokenizer.decode(ids, skip_special=False)
 
     def _logprobs(self, tokens: Sequence[TokenLogprobs | int], index: int) -> dict[str, Any]:
         offset = self.offsets.get(index, 0)
-        made = completion_logprobs(tokens, self.llm.tokenizer, offset, self.body.logprobs or 0)
+        made = completion_logprobs(tokens, self.state.vocabulary, offset, self.body.logprobs or 0)
         ids = (t if isinstance(t, int) else t.token_id for t in tokens)
-        self.offsets[index] = offset + sum(token_width(i, self.llm.tokenizer) for i in ids)
+        self.offsets[index] = offset + sum(token_width(i, self.state.vocabulary) for i in ids)
         return made
 
 
@@ -117,7 +116,7 @@ async def create(request: Request) -> Response:
     answering = Answering(
         served=state,
         body=body,
-        shape=CompletionShape(body, prompts, state.llm),
+        shape=CompletionShape(body, prompts, state),
         envelope=envelope,
         num_choices=params.n,
     )

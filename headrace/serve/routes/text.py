@@ -24,7 +24,7 @@ async def tokenize(request: Request) -> Response:
     body.check()
     ids = await asyncio.to_thread(_encode, state, body)
     made: dict[str, Any] = {"count": len(ids), "max_model_len": state.llm.max_model_len, "tokens": ids}
-    made["token_strs"] = [state.llm.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
+    made["token_strs"] = [state.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
     return json_response(made)
 
 
@@ -33,20 +33,18 @@ async def detokenize(request: Request) -> Response:
     state = served(request)
     body = validate(DetokenizeBody, await read_json(request, state.config.max_body_bytes))
     state.check_model(body.model)
-    size = state.llm.tokenizer.vocab_size
+    size = state.tokenizer.vocab_size
     for token in body.tokens:
         if not 0 <= token < size:
             raise RequestError(f"token id {token} is not in [0, {size})", param="tokens")
-    text = await asyncio.to_thread(state.llm.tokenizer.decode, body.tokens, skip_special=False)
+    text = await asyncio.to_thread(state.tokenizer.decode, body.tokens, skip_special=False)
     return json_response({"prompt": text})
 
 
 def _encode(state: Served, body: TokenizeBody) -> list[int]:
     if body.prompt is not None:
         special = True if body.add_special_tokens is None else body.add_special_tokens
-        return list(state.llm.tokenizer.encode(body.prompt, add_special=special))
-    if state.llm.chat_template is None:
-        raise RequestError("this model has no chat template; send prompt instead", param="messages")
+        return list(state.tokenizer.encode(body.prompt, add_special=special))
     if body.add_special_tokens:
         raise RequestError(
             "add_special_tokens belongs to prompt; a chat template brings its own", param="add_special_tokens"
@@ -58,7 +56,7 @@ def _encode(state: Served, body: TokenizeBody) -> list[int]:
         chat_template_kwargs=body.chat_template_kwargs,
     )
     messages = [m.to_template() for m in chat.messages]
-    return list(state.llm.chat_template.encode(state.llm.tokenizer, messages, **chat.template_kwargs()))
+    return list(state.llm.chat_template.encode(state.tokenizer, messages, **chat.template_kwargs()))
 
 
 ROUTES = (

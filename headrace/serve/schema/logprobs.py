@@ -19,6 +19,15 @@ class Vocabulary(Protocol):
         ...
 
 
+class NoVocabulary:
+    """The vocabulary of a model without a tokenizer."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """No bytes."""
+        del token_id
+        return b""
+
+
 def chat_logprobs(tokens: Iterable[TokenLogprobs], vocabulary: Vocabulary) -> dict[str, Any]:
     """`logprobs` of a chat choice: `content` with one entry per token, bytes included."""
     content: list[dict[str, Any]] = []
