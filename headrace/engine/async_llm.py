@@ -1,50 +1,124 @@
 """`AsyncLLM`: the engine for asyncio programs, in its own process or in this one."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from headrace.base.config import EngineConfig
+from headrace.base.errors import HeadraceError
 from headrace.base.request import SamplingParams
+from headrace.engine.build import OpenedModel, Phases, build_core, open_model
+from headrace.engine.client import CoreClient, LocalClient
+from headrace.engine.frontend import Frontend, wait_until_idle
+from headrace.engine.intake import Ask, Prompt
 from headrace.engine.outputs import EngineHealth, EngineStats, RequestOutput
+from headrace.engine.remote import RemoteClient
+from headrace.engine.resolve import Resolved
+from headrace.host.text.chat import ChatTemplate
+from headrace.host.text.tokenizer import Tokenizer
+
+INLINE_CHARS = 2000
+"""Longer prompts are tokenized in a thread, so that the event loop goes on."""
+ABORT_S = 5.0
 
 
 class AsyncLLM:
-    """An engine that is shared by many tasks of one event loop.
+    """An engine that is shared by many tasks of one event loop. Made by `start`.
 
     Attributes:
-        resolved: the concrete settings with reasons (`resolve.Resolved`).
-        tokenizer: the model's tokenizer.
-        chat_template: the model's chat template, or None.
+        resolved: the concrete settings with reasons.
+        tokenizer: the model's tokenizer; None for a model of token ids only.
+        chat_template: the model's chat template.
         model_name: the name the model is served under.
         max_model_len: most tokens of prompt and output together.
-        defaults: the `SamplingParams` that apply where a request says nothing.
+        defaults: the sampling parameters that apply where a request says nothing.
+        phases: seconds of each phase of the start.
     """
 
-    resolved: Any
-    tokenizer: Any
-    chat_template: Any
+    resolved: Resolved
+    tokenizer: Tokenizer | None
+    chat_template: ChatTemplate
     model_name: str
     max_model_len: int
     defaults: SamplingParams
+    phases: dict[str, float]
+
+    def __init__(self, opened: OpenedModel, client: CoreClient, phases: dict[str, float]) -> None:
+        self.resolved = opened.resolved
+        self.tokenizer = opened.text.tokenizer
+        self.chat_template = opened.text.chat_template
+        self.model_name = opened.resolved.model.name
+        self.max_model_len = opened.resolved.max_model_len
+        self.defaults = opened.defaults
+        self.phases = phases
+        self.client = client
+        self.frontend = Frontend(opened, client)
 
     @classmethod
     async def start(cls, config: EngineConfig) -> "AsyncLLM":
-        """Load the model; spawns the engine process unless `config.serve.in_process`."""
-        raise NotImplementedError
+        """Load the model; spawns the engine process unless `config.serve.in_process`.
 
-    def generate(
+        Raises:
+            HeadraceError: the model cannot be used, or the settings are impossible.
+        """
+        return await asyncio.to_thread(cls._start, config)
+
+    @classmethod
+    def _start(cls, config: EngineConfig) -> "AsyncLLM":
+        phases = Phases()
+        opened = open_model(config, phases)
+        client: CoreClient
+        if config.serve.in_process:
+            client = LocalClient(build_core(opened, phases), phases.seconds)
+        else:
+            with phases.phase("engine process"):
+                client = RemoteClient(opened.resolved.pinned())
+        return cls(opened, client, phases.seconds)
+
+    async def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         params: SamplingParams,
         *,
         request_id: str | None = None,
         salt: str = "",
         priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
-        """Outputs as they come. Errors before the first output are raised; closing the iterator aborts."""
-        raise NotImplementedError
+        """Outputs as they come; closing the iterator (or cancelling its task) aborts the request.
 
-    def chat(
+        Raises:
+            HeadraceError: the request was refused. One that fails later says so in its last output.
+        """
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[RequestOutput | HeadraceError] = asyncio.Queue()
+
+        def sink(item: RequestOutput | HeadraceError) -> None:
+            try:
+                loop.call_soon_threadsafe(queue.put_nowait, item)
+            except RuntimeError:
+                return  # the event loop is closed: nobody listens any more
+
+        ask = Ask(prompt=prompt, params=params, request_id=request_id, salt=salt, priority=priority)
+        if len(prompt) > INLINE_CHARS:
+            prepared = await asyncio.to_thread(self.frontend.submit, ask, sink)
+        else:
+            prepared = self.frontend.submit(ask, sink)
+        is_first = True
+        try:
+            while True:
+                item = await queue.get()
+                if isinstance(item, HeadraceError):
+                    raise item
+                if is_first and item.error is not None:
+                    raise item.error
+                is_first = False
+                yield item
+                if item.finished:
+                    return
+        finally:
+            self.frontend.abort(prepared.request_id)
+
+    async def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         params: SamplingParams,
@@ -56,22 +130,37 @@ class AsyncLLM:
     ) -> AsyncIterator[RequestOutput]:
         """`generate` for a conversation.
 
-        `template_kwargs` go to `ChatTemplate.encode` (tools, add_generation_prompt …).
+        `template_kwargs` go to `ChatTemplate.encode` (`tools`, `add_generation_prompt` and so on).
         """
-        raise NotImplementedError
+        ids = await asyncio.to_thread(self.frontend.intake.chat_ids, messages, template_kwargs)
+        outputs = self.generate(ids, params, request_id=request_id, salt=salt, priority=priority)
+        try:
+            async for output in outputs:
+                yield output
+        finally:
+            await outputs.aclose()  # type: ignore[attr-defined]
 
     async def abort(self, request_id: str) -> bool:
-        """End a request; True when it was known."""
-        raise NotImplementedError
+        """End a request; True when it was known. Its iterator ends with finish reason `abort`."""
+        return self.frontend.abort(request_id)
 
     def health(self) -> EngineHealth:
         """State of the engine, from its step counter; never waits."""
-        raise NotImplementedError
+        return self.frontend.health()
 
     async def stats(self) -> EngineStats:
-        """Counters and gauges."""
-        raise NotImplementedError
+        """Counters and gauges.
+
+        Raises:
+            EngineDeadError: the engine is not running.
+        """
+        return await asyncio.to_thread(self.frontend.stats)
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Stop admitting, give running requests `drain_s` seconds, abort the rest, end the engine."""
-        raise NotImplementedError
+        self.frontend.stop_admitting()
+        if drain_s > 0:
+            await asyncio.to_thread(wait_until_idle, self.frontend, drain_s)
+        self.frontend.abort_all()
+        await asyncio.to_thread(wait_until_idle, self.frontend, ABORT_S)
+        await asyncio.to_thread(self.frontend.close)

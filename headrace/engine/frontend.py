@@ -1,0 +1,229 @@
+"""What `LLM` and `AsyncLLM` share: it prepares requests, routes events to them, and knows how the engine is.
+
+Thread-safe. Outputs are handed to a request's sink in the thread that receives events.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import count
+from queue import Empty, SimpleQueue
+from threading import Lock
+
+from headrace.base.clock import now_s
+from headrace.base.errors import EngineDeadError, HeadraceError, RequestError
+from headrace.base.faults import error_of
+from headrace.base.ids import RequestId
+from headrace.base.messages import (
+    AddGroup,
+    AskStats,
+    Event,
+    Failed,
+    Finish,
+    News,
+    Ready,
+    Refused,
+    Stats,
+)
+from headrace.base.request import FinishReason
+from headrace.base.step import Delta
+from headrace.engine.build import OpenedModel
+from headrace.engine.client import CoreClient
+from headrace.engine.intake import Ask, Intake, Prepared
+from headrace.engine.output import Answer
+from headrace.engine.outputs import EngineHealth, EngineStats, RequestOutput
+from headrace.engine.watch import Watch
+
+Sink = Callable[[RequestOutput | HeadraceError], None]
+"""Takes a request's outputs; an error instead of the first output means that the request was refused."""
+STATS_TIMEOUT_S = 10.0
+
+
+class Frontend:
+    """Requests on one side, a running engine on the other.
+
+    Args:
+        opened: the model's text side and resolved settings.
+        client: the engine; started here.
+        stall_s: seconds without a step, while there is work, after which the engine counts as stuck.
+    """
+
+    def __init__(self, opened: OpenedModel, client: CoreClient, stall_s: float = 60.0) -> None:
+        resolved = opened.resolved
+        self.opened = opened
+        self.intake = Intake(
+            opened.text, resolved.model.vocab_size, resolved.max_model_len, resolved.config.model.seed
+        )
+        self._client = client
+        self._watch = Watch(client.beat, stall_s)
+        self._lock = Lock()
+        self._answers: dict[str, tuple[Answer, Sink]] = {}
+        self._owner_by_sequence: dict[RequestId, str] = {}
+        self._asked: dict[int, SimpleQueue[Stats]] = {}
+        self._ask_ids = count()
+        self._is_closing = False
+        self._death = ""
+        client.start(self._on_event)
+
+    # ---- requests ----
+
+    def submit(self, ask: Ask, sink: Sink) -> Prepared:
+        """Prepare a request and give it to the engine (tokenizes: keep long texts off an event loop).
+
+        Raises:
+            RequestError: the request is invalid, or its id is in use.
+            EngineDeadError: the engine is not running, or is closing.
+        """
+        prepared = self.intake.prepare(ask)
+        answer = Answer(prepared, self.opened.text)
+        with self._lock:
+            if self._is_closing:
+                raise EngineDeadError("the engine is closing and takes no new requests")
+            if any(r.request_id in self._owner_by_sequence for r in prepared.requests):
+                raise RequestError(f"request id in use: {prepared.request_id!r}", param="request_id")
+            self._answers[prepared.request_id] = (answer, sink)
+            for request in prepared.requests:
+                self._owner_by_sequence[request.request_id] = prepared.request_id
+        try:
+            self._client.send(AddGroup(requests=prepared.requests))
+        except HeadraceError:
+            self._forget(prepared.request_id)
+            raise
+        return prepared
+
+    def abort(self, request_id: str) -> bool:
+        """Ask the engine to end a request, whose last output then says `abort`; False: unknown."""
+        with self._lock:
+            entry = self._answers.get(request_id)
+            open_ids = () if entry is None else entry[0].open_ids
+        if not open_ids:
+            return False
+        try:
+            self._client.send(Finish(request_ids=open_ids, reason=FinishReason.ABORT))
+        except EngineDeadError:
+            return False
+        return True
+
+    @property
+    def num_active(self) -> int:
+        """Requests that are not finished."""
+        with self._lock:
+            return len(self._answers)
+
+    # ---- the engine ----
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges; waits for the end of the current step.
+
+        Raises:
+            EngineDeadError: the engine is not running, or does not answer in time.
+        """
+        ask_id, replies = next(self._ask_ids), SimpleQueue[Stats]()
+        with self._lock:
+            self._asked[ask_id] = replies
+        try:
+            self._client.send(AskStats(ask_id=ask_id))
+            found = replies.get(timeout=STATS_TIMEOUT_S)
+        except Empty:
+            raise EngineDeadError(f"the engine gave no statistics within {STATS_TIMEOUT_S:g} s") from None
+        finally:
+            with self._lock:
+                self._asked.pop(ask_id, None)
+        return EngineStats(counters=found.counters, gauges=found.gauges)
+
+    def health(self) -> EngineHealth:
+        """How the engine is; never waits."""
+        return self._watch.health(self._death, is_closing=self._is_closing)
+
+    def stop_admitting(self) -> None:
+        """Refuse new requests from now on."""
+        with self._lock:
+            self._is_closing = True
+
+    def abort_all(self) -> None:
+        """Ask the engine to end every request."""
+        with self._lock:
+            names = list(self._answers)
+        for name in names:
+            self.abort(name)
+
+    def close(self) -> None:
+        """End the engine; requests that are still open get an error."""
+        self.stop_admitting()
+        self._client.close()
+        self._fail_all(EngineDeadError("the engine was closed"))
+
+    # ---- events ----
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, News):
+            self._on_news(event)
+        elif isinstance(event, Refused):
+            self._on_refused(event)
+        elif isinstance(event, Stats):
+            with self._lock:
+                replies = self._asked.get(event.ask_id)
+            if replies is not None:
+                replies.put(event)
+        elif isinstance(event, Failed):
+            self._death = event.fault.message
+            self._fail_all(EngineDeadError(f"the engine has stopped: {event.fault.message}"))
+        elif isinstance(event, Ready):
+            self._death = ""
+
+    def _on_news(self, news: News) -> None:
+        by_request: defaultdict[str, list[Delta]] = defaultdict(list)
+        with self._lock:
+            for delta in news.deltas:
+                owner = self._owner_by_sequence.get(delta.request_id)
+                if owner is not None:
+                    by_request[owner].append(delta)
+            entries = [(self._answers[name], deltas) for name, deltas in by_request.items()]
+        to_stop: list[RequestId] = []
+        for (answer, sink), deltas in entries:
+            output, stops = answer.take(deltas)
+            to_stop.extend(stops)
+            if answer.is_finished:
+                self._forget(answer.prepared.request_id)
+            if output is not None:
+                sink(output)
+        if to_stop:
+            self._client.send(Finish(request_ids=tuple(to_stop), reason=FinishReason.STOP))
+
+    def _on_refused(self, event: Refused) -> None:
+        with self._lock:
+            owner = self._owner_by_sequence.get(event.request_ids[0])
+        if owner is None:
+            return
+        entry = self._forget(owner)
+        if entry is not None:
+            entry[1](error_of(event.fault))
+
+    def _fail_all(self, error: HeadraceError) -> None:
+        with self._lock:
+            entries = list(self._answers.values())
+            self._answers.clear()
+            self._owner_by_sequence.clear()
+        for answer, sink in entries:
+            output = answer.fail(error)
+            if output is not None:
+                sink(output)
+
+    def _forget(self, request_id: str) -> tuple[Answer, Sink] | None:
+        with self._lock:
+            entry = self._answers.pop(request_id, None)
+            if entry is not None:
+                for request in entry[0].prepared.requests:
+                    self._owner_by_sequence.pop(request.request_id, None)
+        return entry
+
+
+def wait_until_idle(frontend: Frontend, seconds: float) -> bool:
+    """Whether all requests finished within that time; polls."""
+    until_s = now_s() + seconds
+    pause: SimpleQueue[None] = SimpleQueue()
+    while frontend.num_active and now_s() < until_s:
+        try:
+            pause.get(timeout=0.01)
+        except Empty:
+            continue
+    return frontend.num_active == 0

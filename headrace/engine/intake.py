@@ -1,0 +1,182 @@
+"""From what a caller asked to sequences for the engine: token ids, limits, seeds, choices.
+
+The only place where requests are checked against the model: ids against the vocabulary, lengths against the
+context limit. Nothing is cut silently: a prompt that leaves no room for a token is refused with numbers;
+`max_tokens` above the room is lowered to it, and such an answer ends with `length`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from headrace.base.clock import now_s
+from headrace.base.errors import ContextLengthError, RequestError
+from headrace.base.ids import RequestId
+from headrace.base.request import MAX_ID_LIST, Request, SamplingParams
+from headrace.compute.sampling.seeds import choice_seed, request_seed
+from headrace.engine.text import Text
+
+Prompt = str | Sequence[int]
+MAX_BAD_WORD_TOKENS = 64
+MAX_REQUEST_ID_CHARS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One API request, as it came."""
+
+    prompt: Prompt
+    params: SamplingParams
+    request_id: str | None = None
+    salt: str = ""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """One API request, ready for the engine; `requests` are its choices, leader first."""
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    seed: int
+    requests: tuple[Request, ...]
+
+
+class Intake:
+    """Prepares requests. Thread-safe.
+
+    Args:
+        text: tokenizer and end tokens.
+        vocab_size: token ids are below it.
+        max_model_len: most tokens of prompt and output.
+        engine_seed: what the seeds of requests without one are derived from.
+    """
+
+    def __init__(self, text: Text, vocab_size: int, max_model_len: int, engine_seed: int) -> None:
+        self._text = text
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._engine_seed = engine_seed
+        self._counter = count()
+
+    def prepare(self, ask: Ask) -> Prepared:
+        """Check and complete a request.
+
+        Raises:
+            RequestError: something in it is invalid; `param` names the field.
+            ContextLengthError: the prompt leaves no room for an answer.
+        """
+        number = next(self._counter)
+        prompt_ids = self.prompt_ids(ask.prompt)
+        params = self._complete(ask.params, len(prompt_ids))
+        seed = params.seed if params.seed is not None else request_seed(self._engine_seed, number)
+        request_id = ask.request_id or f"req-{number}"
+        if len(request_id) > MAX_REQUEST_ID_CHARS:
+            raise RequestError(
+                f"request_id has {len(request_id)} characters, limit {MAX_REQUEST_ID_CHARS}",
+                param="request_id",
+            )
+        ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._text.end_ids)
+        leader = RequestId(request_id)
+        arrival_s = now_s()
+        requests = tuple(
+            Request(
+                request_id=RequestId(f"{request_id}.{i}") if i else leader,
+                prompt_ids=prompt_ids,
+                sampling=replace(
+                    params,
+                    n=1,
+                    seed=choice_seed(seed, i),
+                    prompt_logprobs=None if i else params.prompt_logprobs,
+                ),
+                end_ids=ends,
+                leader=leader if i else None,
+                salt=ask.salt,
+                priority=ask.priority,
+                arrival_s=arrival_s,
+            )
+            for i in range(params.n)
+        )
+        return Prepared(
+            request_id=request_id, prompt_ids=prompt_ids, params=params, seed=seed, requests=requests
+        )
+
+    def chat_ids(
+        self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any] | None = None
+    ) -> tuple[int, ...]:
+        """The prompt of a conversation. Raises `RequestError` when the template refuses."""
+        return self._text.encode_chat(messages, options or {})
+
+    def prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        """Token ids of a prompt, checked against vocabulary and context limit.
+
+        Raises:
+            RequestError: empty, or ids outside the vocabulary.
+            ContextLengthError: no room for an answer.
+        """
+        if isinstance(prompt, str):
+            # Cheap bound before the work: a text has at least this many tokens.
+            least = len(prompt.encode("utf-8", "replace")) // self._text.longest_token if prompt else 0
+            if least >= self._max_model_len:
+                raise self._too_long(f"at least {least}")
+            ids = self._text.encode(prompt)
+        else:
+            if len(prompt) >= self._max_model_len:
+                raise self._too_long(str(len(prompt)))
+            ids = self._check_ids("prompt", tuple(prompt))
+        if not ids:
+            raise RequestError("the prompt is empty; give at least one token", param="prompt")
+        if len(ids) >= self._max_model_len:
+            raise self._too_long(str(len(ids)))
+        return ids
+
+    def _too_long(self, tokens: str) -> ContextLengthError:
+        return ContextLengthError(
+            f"the prompt has {tokens} tokens; the context limit is {self._max_model_len} tokens, of which at "
+            f"least one must be left for the answer: shorten the prompt to {self._max_model_len - 1} tokens, "
+            "or raise --max-model-len",
+            param="prompt",
+        )
+
+    def _complete(self, params: SamplingParams, num_prompt: int) -> SamplingParams:
+        """Parameters with ids checked, words tokenized and `max_tokens` resolved."""
+        room = self._max_model_len - num_prompt
+        if params.min_tokens > room:
+            raise ContextLengthError(
+                f"the prompt has {num_prompt} tokens and min_tokens asks for {params.min_tokens} more; the "
+                f"context limit is {self._max_model_len}",
+                param="min_tokens",
+            )
+        self._check_ids("logit_bias", tuple(i for i, _ in params.logit_bias))
+        self._check_ids("stop_token_ids", params.stop_token_ids)
+        if params.allowed_token_ids is not None:
+            self._check_ids("allowed_token_ids", params.allowed_token_ids)
+        words = (
+            *params.bad_words_ids,
+            *(ids for w in params.bad_words for ids in self._text.encode_words(w)),
+        )
+        for word in words:
+            self._check_bad_word(word)
+        return replace(
+            params,
+            max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
+            bad_words=(),
+            bad_words_ids=words[:MAX_ID_LIST],
+        )
+
+    def _check_bad_word(self, word: tuple[int, ...]) -> None:
+        if not 1 <= len(word) <= MAX_BAD_WORD_TOKENS:
+            raise RequestError(
+                f"a bad word must have 1 to {MAX_BAD_WORD_TOKENS} tokens, got {len(word)}", param="bad_words"
+            )
+        self._check_ids("bad_words", word)
+
+    def _check_ids(self, name: str, ids: tuple[int, ...]) -> tuple[int, ...]:
+        for i in ids:
+            if isinstance(i, bool) or not isinstance(i, int):  # type: ignore[redundant-expr]
+                raise RequestError(f"{name}: a token id is a whole number, got {i!r}", param=name)
+            if not 0 <= i < self._vocab_size:
+                raise RequestError(f"{name}: token id {i} is not in [0, {self._vocab_size})", param=name)
+        return ids

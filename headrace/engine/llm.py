@@ -1,0 +1,184 @@
+"""`LLM`: the engine for programs without asyncio. One engine thread; any number of threads may call."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Self
+
+from headrace.base.config import EngineConfig
+from headrace.base.errors import ConfigError, RequestError
+from headrace.base.request import SamplingParams
+from headrace.engine.batch import Batch, Outputs, raised
+from headrace.engine.build import OpenedModel, Phases, build_core, open_model
+from headrace.engine.client import LocalClient
+from headrace.engine.frontend import Frontend
+from headrace.engine.intake import Ask, Prompt
+from headrace.engine.outputs import EngineStats, GenerationResult, RequestOutput
+from headrace.engine.progress import make_progress
+from headrace.engine.resolve import Resolved
+from headrace.host.text.chat import ChatTemplate
+from headrace.host.text.tokenizer import Tokenizer
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class LLM:
+    """A model in this process.
+
+    Args:
+        model: catalogue name, .gguf file, checkpoint directory or hub id; or a whole `EngineConfig`.
+        overrides: settings by name (`max_num_seqs=8`) or by section (`kv={"num_blocks": 64}`).
+
+    Raises:
+        ConfigError: unknown or impossible settings.
+        CheckpointError: the model cannot be used.
+        NotFoundError: there is no such model.
+    """
+
+    def __init__(self, model: str | EngineConfig = "smollm2:135m", **overrides: Any) -> None:
+        phases = Phases()
+        config = model if isinstance(model, EngineConfig) else EngineConfig()
+        config = with_overrides(config, overrides)
+        if isinstance(model, str):
+            config = replace(config, model=replace(config.model, model=model))
+        self._opened: OpenedModel = open_model(config, phases)
+        core = build_core(self._opened, phases)
+        self.phases = phases.seconds
+        self._frontend = Frontend(self._opened, LocalClient(core, phases.seconds))
+
+    # ---- what it is ----
+
+    @property
+    def resolved(self) -> Resolved:
+        """Concrete settings with reasons."""
+        return self._opened.resolved
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's tokenizer."""
+        return self._opened.text.tokenizer
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The model's chat template."""
+        return self._opened.text.chat_template
+
+    @property
+    def defaults(self) -> SamplingParams:
+        """Sampling parameters that apply when a call brings none."""
+        return self._opened.defaults
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges."""
+        return self._frontend.stats()
+
+    # ---- calls ----
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = False,
+    ) -> list[GenerationResult]:
+        """Complete prompts together; results in the order of the prompts.
+
+        Args:
+            prompts: a text, a list of token ids, or a list of these.
+            params: for all prompts, or one per prompt; None: `defaults`.
+            progress: draw a bar on standard error.
+
+        Raises:
+            RequestError: a request is invalid; none of the call's requests goes on then.
+            HeadraceError: a request failed.
+        """
+        return self._run(_as_list(prompts), params, progress)
+
+    def chat(
+        self,
+        conversations: Messages | Sequence[Messages],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = False,
+        **template_kwargs: Any,
+    ) -> list[GenerationResult]:
+        """Answer one conversation or several; arguments and errors as `generate`."""
+        many: Any = [conversations] if isinstance(conversations[0], Mapping) else conversations
+        prompts = [self._frontend.intake.chat_ids(messages, template_kwargs) for messages in many]
+        return self._run(prompts, params, progress)
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+        """Outputs of one prompt as they come; leaving the loop early aborts the request."""
+        queue: Outputs = SimpleQueue()
+        ask = Ask(prompt=prompt, params=params or self.defaults)
+        prepared = self._frontend.submit(ask, queue.put)
+        try:
+            while True:
+                output = raised(queue.get())
+                yield output
+                if output.finished:
+                    return
+        finally:
+            self._frontend.abort(prepared.request_id)
+
+    def close(self) -> None:
+        """End the engine and free its memory; idempotent."""
+        self._frontend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        progress: bool,
+    ) -> list[GenerationResult]:
+        each = self._params(params, len(prompts))
+        batch = Batch(self._frontend, make_progress(len(prompts), shown=progress))
+        return batch.run([Ask(prompt=p, params=own) for p, own in zip(prompts, each, strict=True)])
+
+    def _params(
+        self, params: SamplingParams | Sequence[SamplingParams] | None, count: int
+    ) -> Sequence[SamplingParams]:
+        if params is None or isinstance(params, SamplingParams):
+            return [params or self.defaults] * count
+        if len(params) != count:
+            raise RequestError(f"{count} prompts but {len(params)} sampling parameters", param="params")
+        return params
+
+
+def with_overrides(config: EngineConfig, overrides: Mapping[str, Any]) -> EngineConfig:
+    """The tree with some settings replaced, by field name or by section.
+
+    Raises:
+        ConfigError: no such setting.
+    """
+    for name, value in overrides.items():
+        sections = {f.name: getattr(config, f.name) for f in fields(config)}
+        if name in sections and isinstance(value, Mapping):
+            changes = {(name, key): item for key, item in value.items()}
+        else:
+            homes = [s for s, tree in sections.items() if name in {f.name for f in fields(tree)}]
+            changes = {(homes[0] if homes else "", name): value}
+        for (section, key), item in changes.items():
+            if section not in sections or key not in {f.name for f in fields(sections[section])}:
+                raise ConfigError(f"unknown setting {section + '.' if section else ''}{key}", param=key)
+            sections[section] = replace(sections[section], **{key: item})
+        config = EngineConfig(**sections)
+    return config
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
+    if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return prompts  # type: ignore[return-value]

@@ -1,0 +1,241 @@
+"""From token ids to text: detokenizing, stop strings, finish reasons, usage.
+
+An `Answer` belongs to one API request and sees the deltas of its choices in order, token by token, so that
+what it says does not depend on how many tokens a step gave. Each choice finishes exactly once.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headrace.base.errors import HeadraceError, NumericError
+from headrace.base.ids import RequestId
+from headrace.base.request import FinishReason
+from headrace.base.step import Delta, SequenceTiming, TokenLogprobs
+from headrace.engine.intake import Prepared
+from headrace.engine.outputs import ChoiceDelta, RequestOutput, Usage
+from headrace.engine.text import Text
+from headrace.host.text.detokenizer import Detokenizer
+from headrace.host.text.stop import StopScanner
+
+PROMPT_TAIL = 8
+
+
+@dataclass(slots=True)
+class _News:
+    """What a delta means for a choice, before it is sent."""
+
+    text: str = ""
+    ids: list[int] = field(default_factory=list[int])
+    logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+
+
+class Choice:
+    """One choice on its way.
+
+    Args:
+        index: its number.
+        prepared: the request.
+        text: tokenizer.
+    """
+
+    def __init__(self, index: int, prepared: Prepared, text: Text) -> None:
+        params = prepared.params
+        self.index = index
+        self.num_tokens = 0
+        self.is_finished = False
+        self._offset = 0
+        self._params = params
+        self._detokenizer: Detokenizer | None = None
+        if text.tokenizer is not None:
+            self._detokenizer = Detokenizer(
+                text.tokenizer,
+                skip_special=params.skip_special_tokens,
+                prompt_tail=prepared.prompt_ids[-PROMPT_TAIL:],
+            )
+        self._scanner: StopScanner | None = None
+        if params.stop:
+            self._scanner = StopScanner(params.stop, include=params.include_stop_str_in_output)
+        self.stopped_by: str | None = None
+        """The stop string that was found; the engine is then told to end the sequence."""
+
+    def take(self, delta: Delta) -> ChoiceDelta | None:
+        """The news of a delta; None: the choice is over, or waits for the engine's end."""
+        if self.is_finished:
+            return None
+        news = _News()
+        if self.stopped_by is None:
+            self._read(delta, news)
+        if delta.finish is not None:
+            return self._finish(delta, news)
+        return self._emit(news, None, None) if news.ids else None
+
+    def fail(self, reason: FinishReason) -> ChoiceDelta | None:
+        """End the choice from outside; None when it is over."""
+        return None if self.is_finished else self._close(_News(), reason.value, None)
+
+    def _read(self, delta: Delta, news: _News) -> None:
+        for i, token in enumerate(delta.new_ids):
+            self.num_tokens += 1
+            news.ids.append(token)
+            if delta.logprobs:
+                news.logprobs.append(delta.logprobs[i])
+            is_stop_token = delta.stop_id is not None and i == len(delta.new_ids) - 1
+            if not is_stop_token or self._shows_stop_token(token):
+                news.text += self._scan(self._decode(token))
+            if self.stopped_by is not None:
+                return
+
+    def _shows_stop_token(self, token: int) -> bool:
+        return self._params.include_stop_str_in_output and token in self._params.stop_token_ids
+
+    def _decode(self, token: int) -> str:
+        return "" if self._detokenizer is None else self._detokenizer.push((token,))
+
+    def _scan(self, text: str) -> str:
+        """Text to send; stop strings do not count before `min_tokens` tokens."""
+        if self._scanner is None or self.num_tokens < self._params.min_tokens:
+            return text
+        shown, self.stopped_by = self._scanner.push(text)
+        return shown
+
+    def _finish(self, delta: Delta, news: _News) -> ChoiceDelta:
+        if self.stopped_by is None:
+            news.text += self._scan(self._detokenizer.flush() if self._detokenizer is not None else "")
+            if self._scanner is not None and self.stopped_by is None:
+                news.text += self._scanner.flush()
+        if self.stopped_by is not None:
+            return self._close(news, FinishReason.STOP.value, self.stopped_by)
+        finish = delta.finish or FinishReason.ABORT
+        reason = delta.stop_id if delta.stop_id in self._params.stop_token_ids else None
+        return self._close(news, finish.value, reason)
+
+    def _close(self, news: _News, finish: str, reason: int | str | None) -> ChoiceDelta:
+        self.is_finished = True
+        return self._emit(news, finish, reason)
+
+    def _emit(self, news: _News, finish: str | None, reason: int | str | None) -> ChoiceDelta:
+        offset = self._offset
+        self._offset += len(news.text)
+        return ChoiceDelta(
+            index=self.index,
+            text=news.text,
+            token_ids=tuple(news.ids),
+            logprobs=tuple(news.logprobs),
+            finish_reason=finish,
+            stop_reason=reason,
+            text_offset=offset,
+        )
+
+
+class Answer:
+    """One API request on its way: feed it deltas, get outputs.
+
+    Not thread-safe: the thread that receives events calls it.
+    """
+
+    def __init__(self, prepared: Prepared, text: Text) -> None:
+        self.prepared = prepared
+        self._choices = {r.request_id: Choice(i, prepared, text) for i, r in enumerate(prepared.requests)}
+        self._cached_tokens = 0
+        self._prompt_logprobs: list[TokenLogprobs] = []
+        self._sent_prompt_logprobs = prepared.params.prompt_logprobs is None
+        self._timings: dict[str, float] = {}
+        self.is_finished = False
+
+    @property
+    def open_ids(self) -> tuple[RequestId, ...]:
+        """Sequences that the engine has not ended yet."""
+        return tuple(i for i, choice in self._choices.items() if not choice.is_finished)
+
+    def take(self, deltas: Iterable[Delta]) -> tuple[RequestOutput | None, tuple[RequestId, ...]]:
+        """The output for these deltas, and the sequences that the engine must end (stop string found)."""
+        news: list[ChoiceDelta] = []
+        to_stop: list[RequestId] = []
+        error: HeadraceError | None = None
+        for delta in deltas:
+            choice = self._choices[delta.request_id]
+            was_stopped = choice.stopped_by is not None
+            self._note(delta, choice)
+            choice_news = choice.take(delta)
+            if choice_news is not None:
+                news.append(choice_news)
+            if choice.stopped_by is not None and not was_stopped and not choice.is_finished:
+                to_stop.append(delta.request_id)
+            if delta.error is not None:
+                error = NumericError(delta.error)
+        if error is not None:
+            to_stop = list(self.open_ids)
+            news.extend(self._fail_open(FinishReason.ERROR))
+        return self._output(news, error), tuple(to_stop)
+
+    def fail(self, error: HeadraceError) -> RequestOutput | None:
+        """End the request with an error; None when it is over."""
+        if self.is_finished:
+            return None
+        return self._output(self._fail_open(FinishReason.ERROR), error)
+
+    def _fail_open(self, reason: FinishReason) -> list[ChoiceDelta]:
+        ended = (choice.fail(reason) for choice in self._choices.values())
+        return [delta for delta in ended if delta is not None]
+
+    def _note(self, delta: Delta, choice: Choice) -> None:
+        if choice.index == 0:
+            self._cached_tokens = max(self._cached_tokens, delta.cached_tokens)
+            self._prompt_logprobs.extend(delta.prompt_logprobs)
+        if delta.timing is not None:
+            self._note_timing(delta.timing, delta.num_preempted)
+
+    def _note_timing(self, timing: SequenceTiming, num_preempted: int) -> None:
+        """The leader's moments; the end is that of the last choice."""
+        mine = self._timings
+        parts = {
+            "queue_s": _span(timing.arrival_s, timing.first_scheduled_s),
+            "prefill_s": _span(timing.first_scheduled_s, timing.first_token_s),
+            "ttft_s": _span(timing.arrival_s, timing.first_token_s),
+        }
+        for name, seconds in parts.items():
+            mine.setdefault(name, seconds)
+        mine["decode_s"] = max(mine.get("decode_s", 0.0), _span(timing.first_token_s, timing.finished_s))
+        mine["e2e_s"] = max(mine.get("e2e_s", 0.0), _span(timing.arrival_s, timing.finished_s))
+        sums: dict[str, float] = {
+            "steps": timing.num_steps,
+            "prefill_tokens": timing.prefill_tokens,
+            "preempted": num_preempted,
+            **{f"wait_{reason}_s": seconds for reason, seconds in timing.waits},
+        }
+        for name, value in sums.items():
+            mine[name] = mine.get(name, 0.0) + value
+
+    def _output(self, news: list[ChoiceDelta], error: HeadraceError | None) -> RequestOutput | None:
+        finished = all(choice.is_finished for choice in self._choices.values())
+        prompt_logprobs = self._take_prompt_logprobs()
+        if not news and prompt_logprobs is None and error is None:
+            return None
+        self.is_finished = finished
+        prepared = self.prepared
+        return RequestOutput(
+            request_id=prepared.request_id,
+            prompt_ids=prepared.prompt_ids,
+            choices=tuple(news),
+            finished=finished,
+            usage=Usage(
+                prompt_tokens=len(prepared.prompt_ids),
+                completion_tokens=sum(choice.num_tokens for choice in self._choices.values()),
+                cached_tokens=self._cached_tokens,
+            ),
+            seed=prepared.seed,
+            prompt_logprobs=prompt_logprobs,
+            timings=self._timings if finished else None,
+            error=error,
+        )
+
+    def _take_prompt_logprobs(self) -> tuple[TokenLogprobs | None, ...] | None:
+        if self._sent_prompt_logprobs or len(self._prompt_logprobs) < len(self.prepared.prompt_ids) - 1:
+            return None
+        self._sent_prompt_logprobs = True
+        return (None, *self._prompt_logprobs)
+
+
+def _span(begin_s: float, end_s: float) -> float:
+    """Seconds between two moments; 0 when one of them never came."""
+    return max(0.0, end_s - begin_s) if begin_s and end_s else 0.0

@@ -1,0 +1,69 @@
+"""The engine process: `python -m headrace.engine.process FD`. Ends when its parent disappears."""
+
+import os
+import signal
+import socket
+import sys
+from threading import Event as Flag
+from threading import Thread
+
+from headrace.base.errors import EngineDeadError
+from headrace.base.faults import fault_of
+from headrace.base.messages import Failed, Ready, Shutdown
+from headrace.engine.build import Phases, build_core, open_model
+from headrace.engine.ipc import Channel, Start
+from headrace.engine.loop import EngineLoop
+
+BEAT_S = 0.25
+
+
+def main(arguments: list[str]) -> int:
+    """Load the model that the first message names, then serve commands until the end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
+    channel = Channel(socket.socket(fileno=int(arguments[0])))
+    start = channel.receive()
+    if not isinstance(start, Start):
+        return 2
+    phases = Phases()
+    try:
+        core = build_core(open_model(start.config, phases, with_text=False), phases)
+    except Exception as error:  # noqa: BLE001 - the border of the process: reported to the parent
+        channel.send(Failed(fault=fault_of(error)))
+        return 1
+    loop = EngineLoop(core, channel.send)
+    channel.send(Ready(process_id=os.getpid(), phases=phases.seconds))
+    ended = Flag()
+    Thread(target=_listen, args=(channel, loop), name="listen", daemon=True).start()
+    Thread(target=_beat, args=(channel, loop, ended), name="beat", daemon=True).start()
+    loop.run()
+    ended.set()
+    return 0
+
+
+def _listen(channel: Channel, loop: EngineLoop) -> None:
+    """Pass commands on; without a parent there is nobody to work for."""
+    while True:
+        try:
+            command = channel.receive()
+        except EngineDeadError:
+            os._exit(3)
+        if command is None:
+            os._exit(0)
+        loop.put(command)
+        if isinstance(command, Shutdown):
+            return
+
+
+def _beat(channel: Channel, loop: EngineLoop, ended: Flag) -> None:
+    while not ended.wait(BEAT_S):
+        try:
+            channel.send(loop.beat())
+        except EngineDeadError:
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # threads that wait for the parent need not be waited for

@@ -1,0 +1,191 @@
+"""The engine in a process of its own: started here, watched, started again when it dies."""
+
+import socket
+import subprocess
+import sys
+from collections import deque
+from threading import Event as Flag
+from threading import Lock, Thread
+
+from headrace.base.clock import now_s
+from headrace.base.config import EngineConfig
+from headrace.base.env import child_environment
+from headrace.base.errors import EngineDeadError, HeadraceError
+from headrace.base.faults import error_of
+from headrace.base.messages import Beat, Command, Failed, Fault, Ready, Shutdown
+from headrace.engine.client import OnEvent
+from headrace.engine.ipc import Channel, Start
+from headrace.engine.watch import Watch
+
+MAX_RESTARTS = 5
+RESTART_WINDOW_S = 300.0
+END_S = 5.0
+SILENCE_S = 30.0
+"""Without a beat for that long the process is taken for dead."""
+
+
+class RemoteClient:
+    """The engine in a child process.
+
+    Args:
+        config: concrete settings (`Resolved.pinned`).
+        kill_stalled_s: a process that makes no step for this long, although it has work, is killed and
+            started again.
+    """
+
+    def __init__(self, config: EngineConfig, kill_stalled_s: float = 300.0) -> None:
+        self.phases: dict[str, float] = {}
+        self._config = config
+        self._lock = Lock()
+        self._channel: Channel | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._beat: Beat | None = None
+        self._beat_s = now_s()
+        self._is_closing = False
+        self._restarts: deque[float] = deque(maxlen=MAX_RESTARTS)
+        self._kill_stalled_s = kill_stalled_s
+        self._watch = Watch(self.beat, kill_stalled_s)
+        self._ended = Flag()
+        self._on_event: OnEvent
+        self._launch()
+        self._await_ready()
+
+    @property
+    def process_id(self) -> int | None:
+        """The child's process id."""
+        return None if self._process is None else self._process.pid
+
+    def start(self, on_event: OnEvent) -> None:
+        """Begin to pass events on."""
+        self._on_event = on_event
+        Thread(target=self._listen, name="headrace-events", daemon=True).start()
+        Thread(target=self._guard, name="headrace-watchdog", daemon=True).start()
+
+    def send(self, command: Command) -> None:
+        """Give a command."""
+        channel = self._channel
+        if channel is None or self._beat is None:
+            raise EngineDeadError("the engine process is not running; it is being started again")
+        channel.send(command)
+
+    def beat(self) -> Beat | None:
+        """The latest beat of a living process."""
+        return self._beat
+
+    def close(self) -> None:
+        """Ask the process to end, then make it."""
+        with self._lock:
+            if self._is_closing:
+                return
+            self._is_closing = True
+        self._ended.set()
+        channel, process = self._channel, self._process
+        if channel is None or process is None:
+            return
+        try:
+            channel.send(Shutdown())
+            process.wait(END_S)
+        except (EngineDeadError, subprocess.TimeoutExpired):
+            process.kill()
+            process.wait()
+        channel.close()
+
+    def _launch(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "headrace.engine.process", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env=child_environment(),
+            )
+        self._channel = Channel(ours)
+        self._channel.send(Start(config=self._config))
+
+    def _await_ready(self) -> Ready:
+        """Wait until the model is loaded.
+
+        Raises:
+            HeadraceError: it could not be loaded; the error of the process.
+        """
+        first = None if self._channel is None else self._channel.receive()
+        if isinstance(first, Ready):
+            self.phases = first.phases
+            self._note(Beat(steps=0, has_work=False))
+            return first
+        code = None if self._process is None else self._process.wait()
+        if isinstance(first, Failed):
+            raise error_of(first.fault)
+        raise EngineDeadError(f"the engine process ended while it loaded the model (exit status {code})")
+
+    def _note(self, beat: Beat | None) -> None:
+        self._beat, self._beat_s = beat, now_s()
+
+    def _listen(self) -> None:
+        while True:
+            event = self._receive()
+            if isinstance(event, Beat):
+                self._note(event)
+            elif event is not None:
+                self._on_event(event)
+                if isinstance(event, Failed):
+                    event = None
+            if event is None and not self._revive():
+                return
+
+    def _receive(self) -> object:
+        try:
+            return None if self._channel is None else self._channel.receive()
+        except EngineDeadError:
+            return None
+
+    def _revive(self) -> bool:
+        """After a death: tell the users, start again. False: closing, or it died too often."""
+        self._note(None)
+        with self._lock:
+            if self._is_closing:
+                return False
+        code = self._reap()
+        self._on_event(_death(f"the engine process ended with status {code} and is being started again"))
+        while not self._is_closing:
+            recent = [s for s in self._restarts if now_s() - s < RESTART_WINDOW_S]
+            if len(recent) >= MAX_RESTARTS:
+                self._on_event(
+                    _death(f"the engine process died {len(recent)} times; it is not started again")
+                )
+                return False
+            self._restarts.append(now_s())
+            try:
+                self._launch()
+                self._on_event(self._await_ready())
+            except HeadraceError as error:
+                self._on_event(_death(f"the engine process could not be started again: {error.message}"))
+                self._ended.wait(1.0)
+                continue
+            return True
+        return False
+
+    def _reap(self) -> int | None:
+        if self._channel is not None:
+            self._channel.close()
+        if self._process is None:
+            return None
+        try:
+            return self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def _guard(self) -> None:
+        """Kill a process that is stuck or silent; `_listen` then sees its end."""
+        while not self._ended.wait(1.0):
+            process = self._process
+            if process is None or self._beat is None:
+                continue
+            is_silent = now_s() - self._beat_s > SILENCE_S
+            if is_silent or self._watch.stalled_s() > self._kill_stalled_s:
+                process.kill()
+
+
+def _death(message: str) -> Failed:
+    return Failed(fault=Fault(kind="EngineDeadError", message=message))
