@@ -45,6 +45,18 @@ def test_rope_scaling(kind, tmp_path):
     assert worst(harness.logits(prompt), made.logits(prompt)) < LIMIT
 
 
+def test_gemma3_scales_its_full_layers_only(tmp_path):
+    rope = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+    made = make("gemma3", **CASES["gemma3"], rope_parameters=rope)
+    for path in (made.path, write_model(made, tmp_path / "model.gguf")):
+        harness = Harness(open_checkpoint(path), BACKENDS["reference"]())
+        prompt = tokens(100)
+        assert worst(harness.logits(prompt), made.logits(prompt)) < LIMIT
+
+
 def test_longrope(tmp_path):
     rope = {
         "rope_type": "longrope",

@@ -1,6 +1,6 @@
-"""Real models against transformers in float32 (same file, dequantized): KL divergence and agreement of the best token.
+"""Real models against transformers in float32 on the same file: KL divergence and top-1 agreement.
 
-The bounds are what llama.cpp reaches on the same files and text; docs/quality.md has the method and the numbers.
+The bounds are what llama.cpp reaches on the same files and text; docs/quality.md has the method.
 """
 
 import shutil

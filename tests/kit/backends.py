@@ -1,10 +1,12 @@
 """The backends that can run here, by name: functions that make one."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 from headrace.compute.ops.backends.reference import ReferenceBackend
 
-BACKENDS = {"reference": ReferenceBackend}
+BACKENDS: dict[str, Callable[[], Any]] = {"reference": ReferenceBackend}
 
 if find_spec("headrace._native") is not None:
     from headrace import _native

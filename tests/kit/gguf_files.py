@@ -7,18 +7,17 @@ import gguf
 import numpy as np
 
 INTERLEAVED = {"llama", "mistral"}
-NAMES = {"mistral": "llama"}
+NAMES: dict[str, str] = {"mistral": "llama"}
 
 
 def write_model(made, path: Path, quantize: gguf.GGMLQuantizationType | None = None) -> Path:
     """A GGUF file of a made checkpoint (see `checkpoints.make`), its matrices quantized if asked for."""
     config = made.model.config
-    family = config.model_type.removesuffix("_text")
-    writer = gguf.GGUFWriter(path, NAMES.get(family, family))
+    family: str = config.model_type.removesuffix("_text")
+    architecture: str = NAMES.get(family, family)
+    writer = gguf.GGUFWriter(path, architecture)
     _metadata(writer, config)
-    names = gguf.get_tensor_name_map(
-        getattr(gguf.MODEL_ARCH, NAMES.get(family, family).upper()), config.num_hidden_layers
-    )
+    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, architecture.upper()), config.num_hidden_layers)
     for name, parameter in made.model.state_dict().items():
         values = parameter.numpy()
         if name == "lm_head.weight" and config.tie_word_embeddings:

@@ -203,6 +203,20 @@ def test_gemma3_reads_the_older_layout(tmp_path):
     assert {layer.attention.rope.base for layer in new.layers} == {1e4, 1e6}
 
 
+def test_a_missing_key_has_the_class_default_and_a_null_means_off(tmp_path):
+    folder = shutil.copytree(make("gemma2").path, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+        del config[key]
+    (folder / "config.json").write_text(json.dumps(config))
+    spec = open_checkpoint(folder).spec
+    assert (spec.layers[0].attention.softcap, spec.final_softcap) == (50.0, 30.0)
+    change(folder, attn_logit_softcapping=None, final_logit_softcapping=None, sliding_window=None)
+    spec = open_checkpoint(folder).spec
+    assert (spec.layers[0].attention.softcap, spec.final_softcap) == (None, None)
+    assert all(layer.attention.window is None for layer in spec.layers)
+
+
 def test_dummy_weights_run_and_are_the_same_every_time(folder):
     from headrace.compute.ops.backends.reference import ReferenceBackend
 

@@ -61,20 +61,21 @@ class Config:
     Args:
         values: the configuration, in the words of Hugging Face's `config.json`.
         where: what to call it in messages.
-        defaults: values of keys that the file leaves out.
+        defaults: values of keys that the file leaves out (a null in the file is not left out).
     """
 
     def __init__(
         self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None
     ) -> None:
         self.where = where
-        self._values = {**(defaults or {}), **{k: v for k, v in values.items() if v is not None}}
+        self._values = {**(defaults or {}), **values}
         self._read: set[str] = set()
 
     def value(self, key: str, default: Any = None) -> Any:
-        """The raw value of `key`, or the default."""
+        """The raw value of `key`, or the default when there is none or it is null."""
         self._read.add(key)
-        return self._values.get(key, default)
+        found = self._values.get(key)
+        return default if found is None else found
 
     def integer(self, key: str, low: int, high: int, default: Any = _REQUIRED) -> int:
         """A whole number in [low, high].

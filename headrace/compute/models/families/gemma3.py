@@ -80,6 +80,7 @@ FAMILY = Family(
         "max_position_embeddings": 131072,
         "query_pre_attn_scalar": 256,
         "sliding_window": 4096,
+        "num_key_value_heads": 4,
         "tie_word_embeddings": True,
         "context_is_stretched": True,
     },

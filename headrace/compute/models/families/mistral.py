@@ -26,6 +26,12 @@ FAMILY = Family(
     architectures=("MistralForCausalLM",),
     gguf_architecture=None,
     layer=_layer,
-    defaults={"hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 131072},
+    defaults={
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 131072,
+        "num_key_value_heads": 8,
+        "sliding_window": 4096,
+    },
     gguf_interleaved=True,
 )

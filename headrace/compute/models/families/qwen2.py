@@ -45,6 +45,12 @@ FAMILY = Family(
     architectures=("Qwen2ForCausalLM",),
     gguf_architecture="qwen2",
     layer=_layer,
-    defaults={"hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 32768},
+    defaults={
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 32768,
+        "num_key_value_heads": 32,
+        "sliding_window": 4096,
+    },
     biases=lambda config: ("q", "k", "v"),
 )

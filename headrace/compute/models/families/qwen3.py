@@ -32,6 +32,13 @@ FAMILY = Family(
     architectures=("Qwen3ForCausalLM",),
     gguf_architecture="qwen3",
     layer=_layer,
-    defaults={"hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "head_dim": 128},
+    defaults={
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 32768,
+        "num_key_value_heads": 32,
+        "sliding_window": 4096,
+        "head_dim": 128,
+    },
     biases=_biases,
 )

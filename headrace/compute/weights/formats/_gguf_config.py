@@ -62,6 +62,7 @@ def config_from_metadata(
     _refuse_unknown(prefix, own)
     config: dict[str, Any] = {_PLAIN[k]: v for k, v in own.items() if k in _PLAIN}
     config["vocab_size"], config["tie_word_embeddings"] = vocab_size, tied
+    config.setdefault("num_key_value_heads", config.get("num_attention_heads"))
     head_size = config.get("head_dim") or _head_size(config)
     if own.get("attention.value_length", head_size) != head_size:
         raise CheckpointError(
