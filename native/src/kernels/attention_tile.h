@@ -34,6 +34,29 @@ HR_INLINE void pin(F8 &a) {
 #endif
 }
 
+// sums[r][j] += row(r) * column(j). The shorter side is held in registers and the longer one is loaded one by one: with
+// twelve sums, 16 registers have room for no more.
+template <int R, int N, class Row, class Column>
+HR_INLINE void multiply_tile(F8 (&sums)[R][N], Row row, Column column) {
+    if (R < N) {
+        F8 x[R];
+        HR_UNROLL for (int r = 0; r < R; r++) x[r] = row(r);
+        HR_UNROLL for (int r = 0; r < R; r++) pin(x[r]);
+        HR_UNROLL for (int j = 0; j < N; j++) {
+            F8 k = column(j);
+            pin(k);
+            HR_UNROLL for (int r = 0; r < R; r++) sums[r][j] = fma(x[r], k, sums[r][j]);
+        }
+    } else {
+        F8 k[N];
+        HR_UNROLL for (int j = 0; j < N; j++) k[j] = column(j);
+        HR_UNROLL for (int r = 0; r < R; r++) {
+            const F8 x = row(r);
+            HR_UNROLL for (int j = 0; j < N; j++) sums[r][j] = fma(x, k[j], sums[r][j]);
+        }
+    }
+}
+
 // Scores of R rows against U units: scores[r * kChunk + 16 * u + token]. q is dim-major [dims][R]. While unit u is read,
 // the unit at ahead[u] (K, and V behind it) is drawn into the cache: two rows of K a step cover both.
 template <class T, int R, int U>
@@ -44,16 +67,12 @@ HR_NOINLINE void score_tile(const uint8_t *const *units, const uint8_t *const *a
     F8 sums[R][N];
     HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int j = 0; j < N; j++) sums[r][j] = zero();
     for (int32_t d = 0; d < dims; d++, q += R) {
-        F8 k[N];
-        HR_UNROLL for (int j = 0; j < N; j++) k[j] = T::load(units[j / 2] + d * kRow + 8 * T::kBytes * (j & 1));
         HR_UNROLL for (int u = 0; u < U; u++) {
             prefetch(ahead[u] + 2 * d * kRow);
             if (T::kBytes == 4) prefetch(ahead[u] + 2 * d * kRow + 64);
         }
-        HR_UNROLL for (int r = 0; r < R; r++) {
-            const F8 x = splat(q[r]);
-            HR_UNROLL for (int j = 0; j < N; j++) sums[r][j] = fma(x, k[j], sums[r][j]);
-        }
+        multiply_tile<R, N>(sums, [&](int r) { return splat(q[r]); },
+                            [&](int j) { return T::load(units[j / 2] + d * kRow + 8 * T::kBytes * (j & 1)); });
         HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int j = 0; j < N; j++) pin(sums[r][j]);
     }
     HR_UNROLL for (int r = 0; r < R; r++)
@@ -78,12 +97,8 @@ HR_NOINLINE void value_tile(const Run *runs, int32_t begin, int32_t end, size_t 
         const uint8_t *v = runs->v + (size_t)(begin - runs->begin) * stride + skip;
         for (; begin < stop; begin++, v += stride) {
             const float *w = p + begin;
-            F8 x[W];
-            HR_UNROLL for (int i = 0; i < W; i++) x[i] = T::load(v + 8 * T::kBytes * i);
-            HR_UNROLL for (int r = 0; r < R; r++) {
-                const F8 y = splat(w[r * kChunk]);
-                HR_UNROLL for (int i = 0; i < W; i++) a[r][i] = fma(y, x[i], a[r][i]);
-            }
+            multiply_tile<R, W>(a, [&](int r) { return splat(w[r * kChunk]); },
+                                [&](int i) { return T::load(v + 8 * T::kBytes * i); });
             HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int i = 0; i < W; i++) pin(a[r][i]);
         }
     }
