@@ -154,7 +154,7 @@ def build_core(opened: OpenedModel, phases: Phases | None = None) -> EngineCore:
             opened.checkpoint, backend, resolved.max_model_len, max_slots=resolved.max_num_seqs
         )
     with phases.phase("compile"):
-        runner = _runner(resolved, model, backend)
+        runner = make_runner(resolved, model, backend)
     with phases.phase("scheduler"):
         scheduler = make_scheduler(resolved)
     sizes = CoreSizes(
@@ -182,7 +182,8 @@ def make_scheduler(resolved: Resolved) -> Scheduler:
     )
 
 
-def _runner(resolved: Resolved, model: LoadedModel, backend: Backend) -> Runner:
+def make_runner(resolved: Resolved, model: LoadedModel, backend: Backend) -> Runner:
+    """The runner with its pool, program and slots."""
     limits = resolved.step_limits
     pool = backend.kv_pool(resolved.geometry, resolved.num_blocks)
     state = DeviceState(
