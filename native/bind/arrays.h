@@ -44,7 +44,7 @@ inline int32_t to_int32(const char *what, size_t value) {
 // An attribute of a Python value as an array; ValueError names the attribute.
 template <class T, int Dims> Array<T, Dims> array_attribute(nb::handle object, const char *name) {
     Array<T, Dims> result;
-    if (!nb::try_cast(object.attr(name), result))
+    if (!nb::try_cast(object.attr(name), result, false))
         fail(std::string(name) + " must be a C-contiguous " + std::to_string(Dims) + "-dimensional array of the documented type");
     return result;
 }

@@ -186,7 +186,9 @@ void bind_program(nb::module_ &module) {
                  p.program->add(std::move(op), nullptr);
              })
         .def("finish", [](BoundProgram &p, const RefTuple &output) { p.program->finish(to_ref(output)); })
-        .def("run", &run, "token_ids, positions, row_of, query_start, key_len, tables, rope_rows, logit_rows")
+        .def("run", &run, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(), nb::arg("row_of").noconvert(),
+             nb::arg("query_start").noconvert(), nb::arg("key_len").noconvert(), nb::arg("tables").noconvert(),
+             nb::arg("rope_rows").noconvert(), nb::arg("logit_rows").noconvert())
         .def("set_timing", [](BoundProgram &p, bool on) { p.program->set_timing(on); })
         .def_prop_ro("timings", [](const BoundProgram &p) { return p.program->timings(); })
         .def_prop_ro("num_ops", [](const BoundProgram &p) { return p.program->num_ops(); })

@@ -94,7 +94,7 @@ void bind_runtime(nb::module_ &module) {
         .def_ro("bytes", &PackedMatrix::bytes);
     nb::class_<FloatVector>(module, "Vector").def_ro("size", &FloatVector::size);
     nb::class_<RopeTable>(module, "RopeTable")
-        .def(nb::init<Array<float, 2>, Array<float, 2>>())
+        .def(nb::init<Array<float, 2>, Array<float, 2>>(), nb::arg("cosines").noconvert(), nb::arg("sines").noconvert())
         .def_prop_ro("rows", [](const RopeTable &t) { return t.angles().rows; })
         .def_prop_ro("half", [](const RopeTable &t) { return t.angles().half; });
     nb::class_<KVMemory>(module, "KVMemory")
@@ -113,8 +113,9 @@ void bind_runtime(nb::module_ &module) {
         .def_prop_ro("isa", [](const Runtime &r) { return std::string(r.kernels->name); })
         .def_prop_ro("threads", [](const Runtime &r) { return r.pool->size(); })
         .def_prop_ro("bytes", [](const Runtime &r) { return r.arena.bytes(); })
-        .def("pack", &pack, nb::arg("source_type"), nb::arg("data"), nb::arg("k"), nb::arg("order").none())
-        .def("vector", &vector);
+        .def("pack", &pack, nb::arg("source_type"), nb::arg("data").noconvert(), nb::arg("k"),
+             nb::arg("order").noconvert().none())
+        .def("vector", &vector, nb::arg("values").noconvert());
     module.def("kv_memory", &kv_memory, "half, (layers, block_size, kv_heads, head_size, num_blocks)");
     bind_sampling(module, runtime);
 }

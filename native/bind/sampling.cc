@@ -192,8 +192,8 @@ nb::tuple logprobs(Runtime &runtime, const Logits &logits, const Array<int32_t, 
 }  // namespace
 
 void bind_sampling(nb::module_ &, nb::class_<Runtime> &runtime) {
-    runtime.def("sample", &sample, "logits, batch -> tokens, logprobs, ranks, errors, top_ids, top_logprobs")
-        .def("logprobs", &logprobs, "logits, tokens, k -> the same");
+    runtime.def("sample", &sample, nb::arg("logits").noconvert(), nb::arg("batch"), "logits, batch -> tokens, logprobs, ranks, errors, top_ids, top_logprobs")
+        .def("logprobs", &logprobs, nb::arg("logits").noconvert(), nb::arg("tokens").noconvert(), nb::arg("k"), "logits, tokens, k -> the same");
 }
 
 }  // namespace headrace::bind

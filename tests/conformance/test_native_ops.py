@@ -140,7 +140,7 @@ def test_rope_and_head_norm(natives, head_size, tokens):
 
 
 def attention_case(head_size, block_size, length, dtype, params):
-    """A prompt of `length` tokens, its last third in a second step; result rows and the KV of the last block."""
+    """A prompt of `length` tokens, its last third in a second step; results and the KV of the last block."""
     rng = np.random.default_rng(head_size + block_size + length)
     width = (params.heads + 2 * params.kv_heads) * head_size
     x = rng.standard_normal((length, width)).astype(np.float32)

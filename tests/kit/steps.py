@@ -1,4 +1,4 @@
-"""Small steps for backends: arbitrary inputs enter through an embedding table of float32 rows, one per token."""
+"""Small steps for backends: inputs enter through an embedding table of float32 rows, one per token."""
 
 from dataclasses import dataclass
 
@@ -59,7 +59,7 @@ def float_weight(values):
 
 @dataclass
 class Rows:
-    """Rows of a step: (first position, number of tokens, table) each; token t of the step has id t unless ids are given."""
+    """Rows of a step: (first position, tokens, table) each; token t has id t unless ids are given."""
 
     rows: list
     width: int

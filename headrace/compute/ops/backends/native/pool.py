@@ -47,7 +47,7 @@ class NativeKVPool:
             )
         try:
             self.memory = _native.kv_memory(geometry.dtype == "f16", shape)
-        except MemoryError as error:
+        except (MemoryError, ValueError) as error:
             raise ShapeError(
                 f"no memory for {num_blocks} KV blocks of {geometry.block_bytes} bytes; lower num_kv_blocks"
             ) from error
