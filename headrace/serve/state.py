@@ -1,5 +1,6 @@
 """What all routes share: the engine, the served names, the metrics, and whether the server is draining."""
 
+import asyncio
 import uuid
 from dataclasses import dataclass, field
 from typing import cast
@@ -8,23 +9,28 @@ from starlette.requests import Request
 
 from headrace.base.clock import unix_s
 from headrace.base.config import ServeConfig
-from headrace.base.errors import EngineDeadError, NotFoundError, RequestError
+from headrace.base.errors import ContextLengthError, EngineDeadError, NotFoundError, RequestError
 from headrace.engine.async_llm import AsyncLLM
 from headrace.host.text.tokenizer import Tokenizer
 from headrace.serve.faults import DrainingError
 from headrace.serve.metrics import ServerMetrics
 from headrace.serve.schema.logprobs import NoVocabulary, Vocabulary
 
+ROOM_BYTES_PER_TOKEN = 16
+"""Texts with fewer bytes per token of context are not measured further."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Served:
-    """The state of one server; `draining` is the only thing that changes."""
+    """The state of one server; `draining` is the only thing that changes its answers."""
 
     llm: AsyncLLM
     config: ServeConfig
     metrics: ServerMetrics
     created: int = field(default_factory=lambda: int(unix_s()))
     draining: bool = False
+    longest_token: int = 0
+    """Bytes of the longest token; 0 until it is needed."""
 
     @property
     def model_name(self) -> str:
@@ -47,6 +53,23 @@ class Served:
     def vocabulary(self) -> Vocabulary:
         """How tokens are spelled in answers; without a tokenizer, as nothing."""
         return self.llm.tokenizer or NoVocabulary()
+
+    async def check_room(self, num_bytes: int) -> None:
+        """Refuse a text that cannot fit, before it is tokenized: each token has a most of bytes.
+
+        Raises:
+            ContextLengthError: it cannot fit.
+        """
+        limit = self.llm.max_model_len
+        if num_bytes <= ROOM_BYTES_PER_TOKEN * limit:
+            return
+        if not self.longest_token:
+            self.longest_token = await asyncio.to_thread(_longest_token, self.tokenizer)
+        least = num_bytes // self.longest_token
+        if least >= limit:
+            raise ContextLengthError(
+                f"the prompt has at least {least} tokens; the context limit is {limit} tokens: shorten it"
+            )
 
     def check_model(self, name: str | None) -> None:
         """A request may leave the model out; another name is an error.
@@ -71,6 +94,10 @@ class Served:
         health = self.llm.health()
         if not health.alive:
             raise EngineDeadError(f"the engine is not running: {health.reason or 'it has stopped'}")
+
+
+def _longest_token(tokenizer: Tokenizer) -> int:
+    return max(1, *(len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)))
 
 
 def served(request: Request) -> Served:

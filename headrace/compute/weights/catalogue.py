@@ -1,7 +1,8 @@
 """From a model's name to its file: catalogue names, paths and hub ids.
 
-Standard library only until a fetch is needed. A catalogue model lies in `cache_dir()/models`. Its size is checked at
-each start; its SHA-256 once, remembered in a side file with the size and modification time it was computed for.
+Standard library only until a fetch is needed. A catalogue model lies in `cache_dir()/models`. Its size is
+checked at each start; its SHA-256 once, remembered in a side file with the size and modification time it
+was computed for.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Fetching a catalogue model: sources in order, one download at a time, checked before it gets its name.
 
-A file appears under its final name only when its size and SHA-256 are right (atomic rename). Two processes that
-want the same model wait for each other on a lock file; the second finds the file. What a broken download left
-behind is used again when its source can go on, and dropped when the sum turns out wrong.
+A file appears under its final name only when its size and SHA-256 are right (atomic rename). Two processes
+that want the same model wait for each other on a lock file; the second finds the file. What a broken
+download left behind is used again when its source can go on, and dropped when the sum turns out wrong.
 """
 
 import contextlib

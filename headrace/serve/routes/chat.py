@@ -85,8 +85,10 @@ async def create(request: Request) -> Response:
     params = body.params(state.llm.defaults)
     name = new_id(request, body.request_id)
     envelope = Envelope.chat(name, state.model_name)
+    messages = [m.to_template() for m in body.messages]
+    await state.check_room(sum(len(m["content"].encode("utf-8", "replace")) for m in messages))
     outputs = state.llm.chat(
-        [m.to_template() for m in body.messages],
+        messages,
         params,
         request_id=envelope.id,
         salt=body.cache_salt or "",

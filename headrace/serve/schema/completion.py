@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from headrace.base.errors import RequestError
+from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.request import MAX_CHOICES, SamplingParams
 from headrace.serve.schema.sampling import SamplingBody
 
@@ -68,7 +68,7 @@ def _ids(value: Any, max_ids: int) -> list[int]:
         raise RequestError("each prompt must be a text or a list of token ids", param="prompt")
     items = cast("list[Any]", value)
     if len(items) > max_ids:
-        raise RequestError(
+        raise ContextLengthError(
             f"prompt has {len(items)} tokens, the context limit is {max_ids}; shorten it", param="prompt"
         )
     if not all(_is_id(item) for item in items):
