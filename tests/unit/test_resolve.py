@@ -1,0 +1,124 @@
+"""Settings to concrete values: reasons, limits, and refusals that say what would fit."""
+
+from dataclasses import replace
+
+import pytest
+
+from headrace.base.config import DeviceConfig, EngineConfig, KVConfig, ModelConfig, ScheduleConfig
+from headrace.base.errors import ConfigError
+from headrace.engine.resolve import DeviceFacts, ModelFacts, geometry_of, resolve
+from headrace.engine.sizing import WORKING_BYTES
+
+MODEL = ModelFacts(
+    name="m",
+    description="a llama",
+    max_length=2048,
+    vocab_size=100,
+    layers=4,
+    kv_heads=2,
+    head_size=64,
+    stored_bytes=100 << 20,
+    parameters=100_000_000,
+)
+DEVICE = DeviceFacts(
+    backend="native",
+    isa="avx2",
+    threads=4,
+    reasons=("built in", "best of two", "four cores"),
+    memory_bytes=8 << 30,
+    memory_reason="cgroup",
+)
+
+
+def config(**sections) -> EngineConfig:
+    kinds = {"model": ModelConfig, "device": DeviceConfig, "kv": KVConfig, "schedule": ScheduleConfig}
+    return EngineConfig(**{name: kinds[name](**values) for name, values in sections.items()})
+
+
+def test_auto_values_have_reasons():
+    found = resolve(config(), MODEL, DEVICE)
+    assert (found.threads, found.max_num_seqs, found.max_num_batched_tokens) == (4, 64, 512)
+    assert found.max_model_len == 2048
+    assert all(s.reason for s in found.settings)
+    assert {"auto"} == {s.asked for s in found.settings if s.name.startswith("schedule.")}
+    table = found.table()
+    assert all(s.name in table and s.reason in table for s in found.settings)
+
+
+@pytest.mark.parametrize(
+    ("layers", "kv_heads", "head_size", "block", "dtype", "want"),
+    [
+        (1, 1, 64, 16, "f16", 4096),
+        (30, 3, 64, 16, "f16", 368640),
+        (30, 3, 64, 16, "f32", 737280),
+        (24, 2, 128, 1, "f16", 24576),
+    ],
+)
+def test_one_sizing_function(layers, kv_heads, head_size, block, dtype, want):
+    """Field lesson QU-7: plan, pool and report use the bytes of the number format asked for."""
+    model = replace(MODEL, layers=layers, kv_heads=kv_heads, head_size=head_size)
+    asked = config(kv={"block_size": block, "dtype": dtype, "num_blocks": 4096})
+    assert geometry_of(asked, model).block_bytes == want
+    found = resolve(asked, model, DEVICE)
+    assert found.kv_bytes == 4096 * want
+    assert found.geometry.block_bytes == want
+
+
+def test_the_pool_takes_what_memory_leaves():
+    """Field lesson CP-3."""
+    block_bytes = geometry_of(config(), MODEL).block_bytes
+    small = replace(DEVICE, memory_bytes=MODEL.stored_bytes + WORKING_BYTES + 200 * block_bytes)
+    found = resolve(config(), MODEL, small)
+    assert 100 < found.num_blocks <= 200
+    assert found.kv_bytes + MODEL.stored_bytes + WORKING_BYTES <= small.memory_bytes
+    assert found.max_model_len == min(2048, found.num_blocks * 16)
+    with pytest.raises(ConfigError, match="KV pool"):
+        resolve(config(), MODEL, replace(DEVICE, memory_bytes=MODEL.stored_bytes))
+
+
+def test_the_reference_backend_needs_four_bytes_per_weight():
+    device = replace(DEVICE, backend="reference", memory_bytes=700 << 20)
+    with pytest.raises(ConfigError, match="weights"):
+        resolve(config(kv={"num_blocks": 4096}), MODEL, device)
+    assert (
+        resolve(config(kv={"num_blocks": 4096}), MODEL, replace(device, backend="native")).num_blocks == 4096
+    )
+
+
+def test_a_context_that_cannot_fit_names_the_largest_that_does():
+    """Field lesson OP-1."""
+    with pytest.raises(ConfigError, match="largest context that fits is 160"):
+        resolve(config(model={"max_model_len": 2000}, kv={"num_blocks": 10}), MODEL, DEVICE)
+    assert resolve(config(kv={"num_blocks": 10}), MODEL, DEVICE).max_model_len == 160
+
+
+@pytest.mark.parametrize(
+    ("sections", "word"),
+    [
+        ({"model": {"max_model_len": 4096}}, "max_model_len"),
+        ({"model": {"max_model_len": 1}}, "max_model_len"),
+        ({"schedule": {"max_num_seqs": 0}}, "max_num_seqs"),
+        ({"schedule": {"max_num_seqs": 16, "max_num_batched_tokens": 8}}, "below schedule.max_num_seqs"),
+        ({"schedule": {"prefill_step_ms": 0.0}}, "prefill_step_ms"),
+        ({"schedule": {"max_queued_tokens": -1}}, "max_queued_tokens"),
+        ({"kv": {"block_size": 0}}, "block_size"),
+        ({"kv": {"num_blocks": 0}}, "KV pool"),
+        ({"kv": {"pool_bytes": 64 << 30}}, "fit"),
+    ],
+)
+def test_impossible_settings_are_refused_by_name(sections, word):
+    with pytest.raises(ConfigError, match=word):
+        resolve(config(**sections), MODEL, DEVICE)
+
+
+def test_pinned_settings_resolve_to_the_same():
+    first = resolve(config(kv={"num_blocks": 10}), MODEL, DEVICE)
+    again = resolve(first.pinned(), MODEL, replace(DEVICE, memory_bytes=5 << 30))
+    same = ("threads", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_blocks", "limits")
+    assert all(getattr(first, name) == getattr(again, name) for name in same)
+
+
+def test_without_chunks_a_step_holds_a_whole_prompt():
+    limits = resolve(config(schedule={"chunked_prefill": False}), MODEL, DEVICE).step_limits
+    assert limits.max_tokens == 2048
+    assert resolve(config(), MODEL, DEVICE).step_limits.max_tokens == 512
