@@ -73,7 +73,7 @@ class _Slot:
     tokens: list[int]
     blocks: list[BlockId]
     num_output: int
-    drafts: list[int] = field(default_factory=list)
+    drafts: list[int] = field(default_factory=list[int])
 
 
 class SimExecutor:

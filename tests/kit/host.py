@@ -241,3 +241,16 @@ def run_case(case: Case, rng: Random) -> World:
         assert len(world.plans) < 3000, "no progress"
     world.verify()
     return world
+
+
+def crowded_prompt() -> World:
+    """A prompt whose log-probabilities are wanted is thrown out half-way by an older sequence that grows."""
+    limits = ScheduleLimits(max_num_seqs=4, max_num_batched_tokens=2)
+    world = World(num_blocks=20, block_size=1, limits=limits)
+    world.add(make_request("old", [1], max_tokens=16, seed=3))
+    world.step()
+    world.add(make_request("new", range(12), max_tokens=2, prompt_logprobs=0))
+    world.run()
+    world.verify()
+    assert world.last["new"].num_preempted > 0
+    return world

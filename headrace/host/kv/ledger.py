@@ -157,15 +157,16 @@ class KVLedger:
             What changed, or None (and nothing changes) when the pool cannot give the blocks.
 
         Raises:
-            InvariantError: the range is empty or leaves a gap.
+            InvariantError: the range is empty, leaves a gap, or would overwrite what the sequence published.
         """
         table, size, refs = self._table(request_id), self.block_size, self._pool.refs
         blocks = table.blocks
         first, last = start // size, -(-end // size)
-        if first > len(blocks) or end <= start:
+        if first > len(blocks) or end <= start or start < table.num_published * size:
             raise InvariantError(f"cannot reserve [{start}, {end}) of {request_id!r}: {len(blocks)} blocks")
         shared = [i for i in range(first, min(last, len(blocks))) if refs[blocks[i]] > 1]
         fresh = max(0, last - len(blocks))
+        self._withdraw(blocks[first:last])
         if not shared and not fresh:
             return NOTHING_TO_DO
         if fresh + len(shared) > self._pool.num_available:
@@ -178,7 +179,6 @@ class KVLedger:
             self._pool.drop(old)
             blocks[i] = new
             swapped.append((i, new))
-        table.num_published = min(table.num_published, first)
         new_blocks = tuple(self._take() for _ in range(fresh))
         blocks.extend(new_blocks)
         return Grant(new_blocks=new_blocks, swapped=tuple(swapped), moves=tuple(moves))
@@ -271,6 +271,17 @@ class KVLedger:
             return self._tables[request_id]
         except KeyError:
             raise InvariantError(f"request {request_id!r} has no block table") from None
+
+    def _withdraw(self, blocks: Sequence[BlockId]) -> None:
+        """Published content that its only holder is about to overwrite can no longer be found.
+
+        Happens to a fork that starts inside a full block and outlives its parent.
+        """
+        for block in blocks:
+            key = self._pool.keys[block]
+            if key is not None and self._pool.refs[block] == 1:
+                del self._index.block_by_key[key]
+                self._pool.keys[block] = None
 
     def _take(self) -> BlockId:
         block, evicted = self._pool.take()

@@ -15,11 +15,11 @@ class Batch:
     step: int
     left: int
     """Tokens that may still be added."""
-    rows: dict[int, Row] = field(default_factory=dict)
+    rows: dict[int, Row] = field(default_factory=dict[int, Row])
     """By lease."""
-    owners: dict[int, RequestId] = field(default_factory=dict)
-    begins: list[SlotBegin] = field(default_factory=list)
-    moves: list[BlockMove] = field(default_factory=list)
+    owners: dict[int, RequestId] = field(default_factory=dict[int, RequestId])
+    begins: list[SlotBegin] = field(default_factory=list[SlotBegin])
+    moves: list[BlockMove] = field(default_factory=list[BlockMove])
     num_decodes: int = 0
     prefill_tokens: int = 0
     num_preempted: int = 0

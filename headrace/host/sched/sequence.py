@@ -45,7 +45,7 @@ class Life:
     num_preempted: int = 0
     num_bypassed: int = 0
     """How many overtook it while it was the first in the queue."""
-    waits: dict[WaitReason, float] = field(default_factory=dict)
+    waits: dict[WaitReason, float] = field(default_factory=dict[WaitReason, float])
     """Seconds waited, by reason."""
 
 
