@@ -8,7 +8,7 @@ from headrace.base.config import ScheduleConfig
 from headrace.base.ids import AdapterId, RequestId
 from headrace.base.registry import Registry
 from headrace.base.request import FinishReason, Request, SamplingParams
-from headrace.base.step import Delta, StepResult
+from headrace.base.step import Delta, SequenceTiming, StepResult, TokenLogprobs
 from headrace.engine.sim import SimClock, SimCost, SimExecutor, fold, logprob, solo
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched.limits import ScheduleLimits
@@ -61,9 +61,9 @@ class World:
         policy = make_policy(self.policy, **self.settings)
         self.scheduler = Scheduler(self.ledger, policy, self.limits, self.clock.now_s)
         self.requests: dict[str, Request] = {}
-        self.tokens = defaultdict(tuple)
-        self.prompt_logprobs = defaultdict(tuple)
-        self.logprobs = defaultdict(tuple)
+        self.tokens: defaultdict[str, tuple[int, ...]] = defaultdict(tuple)
+        self.prompt_logprobs: defaultdict[str, tuple[TokenLogprobs, ...]] = defaultdict(tuple)
+        self.logprobs: defaultdict[str, tuple[TokenLogprobs, ...]] = defaultdict(tuple)
         self.last: dict[str, Delta] = {}
         self.cached: dict[str, int] = {}
         self.times = defaultdict(list)
@@ -73,6 +73,11 @@ class World:
     def add(self, *requests: Request) -> None:
         self.scheduler.add_group(requests)
         self.requests |= {r.request_id: r for r in requests}
+
+    def timing(self, name: str) -> SequenceTiming:
+        timing = self.last[name].timing
+        assert timing is not None
+        return timing
 
     def abort(self, name: str) -> None:
         self.hear(self.scheduler.abort(RequestId(name)))
@@ -130,8 +135,7 @@ class World:
 
     def _verify_one(self, name: str, request: Request) -> None:
         want, got, last = solo(request, self.vocab), self.tokens[name], self.last[name]
-        timing = last.timing
-        assert timing is not None
+        timing = self.timing(name)
         assert sum(s for _, s in timing.waits) <= timing.finished_s - timing.arrival_s + 1e-6
         entries = fold(request, request.prompt_ids + want)
         known = len(request.prompt_ids)

@@ -1,6 +1,7 @@
 """Random operations on the ledger: references add up after each, and a hit always has the same history."""
 
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ class Model:
     def __init__(self, rng: Random, num_blocks: int, size: int):
         self.rng, self.size = rng, size
         self.ledger = KVLedger(num_blocks, size)
-        self.content = [[None] * size for _ in range(num_blocks)]
+        self.content: list[list[Any]] = [[None] * size for _ in range(num_blocks)]
         self.tokens: dict[RequestId, list[int]] = {}
         self.valid: dict[RequestId, int] = {}
         self.chains: dict[RequestId, KeyChain] = {}
@@ -68,6 +69,8 @@ class Model:
             assert self.ledger.available_blocks == before
             return
         for move in grant.moves:
+            assert isinstance(move.src, int)
+            assert isinstance(move.dst, int)
             self.content[move.dst] = list(self.content[move.src])
         self.ledger.check_writable(name, start, end)
         table = self.ledger.table(name)

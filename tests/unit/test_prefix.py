@@ -1,12 +1,14 @@
 """The prefix cache: what hits, what never hits, and the reason for a miss."""
 
+from typing import Any
+
 import pytest
 
 from headrace.base.ids import AdapterId
 from headrace.host.kv.prefix import PrefixOutcome
 from tests.kit.host import World, make_request
 
-MANY = {"num_blocks": 40, "block_size": 16}
+MANY: dict[str, Any] = {"num_blocks": 40, "block_size": 16}
 
 
 def serve(world: World, name: str, prompt, **more) -> int:

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,8 @@ from tests.kit.host import World, choices, crowded_prompt, make_request
 
 
 def limits(**more) -> ScheduleLimits:
-    return ScheduleLimits(**{"max_num_seqs": 4, "max_num_batched_tokens": 64} | more)
+    settings: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 64} | more
+    return ScheduleLimits(**settings)
 
 
 # ---- pool and context limits ----
@@ -80,7 +82,7 @@ def test_twenty_requests_on_ten_blocks_finish_without_thrash():
     world.run()
     world.verify()
     assert max(d.num_preempted for d in world.last.values()) <= 5
-    order = [world.last[f"r{i}"].timing.first_token_s for i in range(20)]
+    order = [world.timing(f"r{i}").first_token_s for i in range(20)]
     assert order == sorted(order)
 
 
@@ -179,7 +181,7 @@ def test_siblings_share_the_prompt_and_equal_their_solo_runs(length):
     world.add(*choices(make_request("r", range(length), max_tokens=20), 4, Random(0)))
     world.run()
     world.verify()
-    assert sum(d.timing.prefill_tokens for d in world.last.values()) == length + 3
+    assert sum(world.timing(n).prefill_tokens for n in world.last) == length + 3
     assert len({world.tokens[n] for n in world.tokens}) == 4
 
 
@@ -315,10 +317,10 @@ def test_small_ones_overtake_a_big_one_but_not_for_ever():
         world.add(make_request(f"s{i}", [i], max_tokens=2, seed=i))
     world.run()
     world.verify()
-    first = {n: d.timing.first_scheduled_s for n, d in world.last.items()}
+    first = {n: world.timing(n).first_scheduled_s for n in world.last}
     overtook = [i for i in range(60) if first[f"s{i}"] < first["big"]]
     assert overtook == list(range(MAX_BYPASSES))
-    assert first["s0"] < world.last["holder"].timing.finished_s
+    assert first["s0"] < world.timing("holder").finished_s
 
 
 def test_priority_then_arrival():
@@ -335,10 +337,10 @@ def test_waits_are_booked_by_reason():
     world.step()
     world.add(make_request("b", [2], max_tokens=1))
     world.run()
-    waits = dict(world.last["b"].timing.waits)
+    waits = dict(world.timing("b").waits)
     assert waits["slots"] == pytest.approx(0.09, abs=0.011)
     assert sum(waits.values()) == pytest.approx(
-        world.last["b"].timing.first_scheduled_s - world.last["b"].timing.arrival_s
+        world.timing("b").first_scheduled_s - world.timing("b").arrival_s
     )
 
 
@@ -366,7 +368,7 @@ def test_a_lone_request_waits_the_dynamic_window():
     assert world.scheduler.plan() is None
     assert world.scheduler.next_wakeup_s() == pytest.approx(0.05)
     world.run()
-    assert dict(world.last["a"].timing.waits)["policy_window"] == pytest.approx(0.05, abs=1e-3)
+    assert dict(world.timing("a").waits)["policy_window"] == pytest.approx(0.05, abs=1e-3)
     for i in range(3):
         world.add(make_request(f"b{i}", [i]))
     plan = world.scheduler.plan()
@@ -380,7 +382,7 @@ def test_a_static_batch_admits_nobody_until_its_last_member_is_done():
     world.step()
     world.add(make_request("late", [3], max_tokens=1))
     world.run()
-    assert world.last["late"].timing.first_scheduled_s >= world.last["long"].timing.finished_s
+    assert world.timing("late").first_scheduled_s >= world.timing("long").finished_s
 
 
 def test_finish_from_outside_releases_everything():

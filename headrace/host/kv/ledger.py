@@ -5,15 +5,15 @@ cached or free, and only one of them; the index and the keys of the blocks agree
 tokens and its domain; a published block is full of accepted tokens.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 from headrace.base.errors import ConfigError, InvariantError
 from headrace.base.ids import BlockId, RequestId
 from headrace.base.step import BlockMove, MoveKind
+from headrace.host.kv.audit import check_books
 from headrace.host.kv.keys import KeyChain
 from headrace.host.kv.pool import BlockPool
-from headrace.host.kv.prefix import PrefixIndex, PrefixOutcome, PrefixStats
+from headrace.host.kv.prefix import PrefixIndex, PrefixLookups, PrefixStats
 from headrace.host.kv.table import NOTHING_TO_DO, BlockTable, Grant
 
 
@@ -41,8 +41,7 @@ class KVLedger:
         self._pool = BlockPool(num_blocks)
         self._index = PrefixIndex(num_blocks, block_size)
         self._tables: dict[RequestId, BlockTable] = {}
-        self._num_queries = self._query_tokens = self._hit_tokens = 0
-        self._outcomes: Counter[PrefixOutcome] = Counter()
+        self._lookups = PrefixLookups(self._index, block_size, prefix_cache)
 
     @property
     def capacity_tokens(self) -> int:
@@ -126,7 +125,7 @@ class KVLedger:
             self._pool.share(block)
         self._tables[request_id] = BlockTable(blocks=found, chain=chain, num_published=len(found))
         if counted:
-            self._count(tokens, chain, len(found), max_cached)
+            self._lookups.count(tokens, chain, len(found), max_cached)
         return len(found) * self.block_size
 
     def fork(self, parent: RequestId, child: RequestId, chain: KeyChain, num_tokens: int) -> None:
@@ -221,13 +220,7 @@ class KVLedger:
 
     def prefix_stats(self) -> PrefixStats:
         """Lookups of new requests since start: how much was found, and why not more."""
-        return PrefixStats(
-            num_queries=self._num_queries,
-            query_tokens=self._query_tokens,
-            hit_tokens=self._hit_tokens,
-            evictions=self._index.num_evictions,
-            outcomes=tuple((outcome, self._outcomes[outcome]) for outcome in PrefixOutcome),
-        )
+        return self._lookups.stats(self._index.num_evictions)
 
     def check_writable(self, request_id: RequestId, start: int, end: int) -> None:
         """Nobody else holds, and no prefix hit can find, the blocks of positions [start, end).
@@ -248,23 +241,7 @@ class KVLedger:
         Raises:
             InvariantError: names what does not add up.
         """
-        held = [0] * self.num_blocks
-        for table in self._tables.values():
-            for block in table.blocks:
-                held[block] += 1
-            if table.num_published > len(table.blocks) or table.num_published > len(table.chain.keys):
-                raise InvariantError("a table claims more published blocks than it has keys or blocks")
-        for block, count in enumerate(held):
-            if self._pool.refs[block] != count:
-                raise InvariantError(
-                    f"block {block} has {self._pool.refs[block]} references, {count} tables hold it"
-                )
-        self._pool.check()
-        for key, block in self._index.block_by_key.items():
-            if self._pool.keys[block] != key:
-                raise InvariantError(f"the index finds block {block} under a key it no longer has")
-        if sum(key is not None for key in self._pool.keys) != len(self._index.block_by_key):
-            raise InvariantError("a block has a key that the index does not know")
+        check_books(self._pool, self._index, self._tables.values())
 
     def _table(self, request_id: RequestId) -> BlockTable:
         try:
@@ -295,17 +272,3 @@ class KVLedger:
         most = len(tokens) - 1 if max_cached is None else min(len(tokens) - 1, max_cached)
         usable = most // self.block_size
         return self._index.find(chain.extend(tokens, usable), usable) if usable > 0 else []
-
-    def _count(self, tokens: Sequence[int], chain: KeyChain, found: int, max_cached: int | None) -> None:
-        self._num_queries += 1
-        self._query_tokens += len(tokens)
-        self._hit_tokens += found * self.block_size
-        if not self.prefix_cache:
-            outcome = PrefixOutcome.SWITCHED_OFF
-        elif max_cached is not None:
-            outcome = PrefixOutcome.PROMPT_LOGPROBS
-        else:
-            usable = (len(tokens) - 1) // self.block_size
-            missed = chain.keys[found] if found < usable else None
-            outcome = self._index.explain(tokens, chain.domain, missed, found > 0)
-        self._outcomes[outcome] += 1

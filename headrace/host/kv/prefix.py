@@ -4,7 +4,7 @@ The reasons need memory of what is no longer there: the keys evicted last, and t
 Both memories are bounded.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from headrace.base.errors import InvariantError
 from headrace.base.ids import BlockId, BlockKey
-from headrace.host.kv.keys import Domain
+from headrace.host.kv.keys import Domain, KeyChain
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -124,6 +124,42 @@ class PrefixIndex:
     @staticmethod
     def _head(tokens: Sequence[int]) -> bytes:
         return sha256(pack(f"<{len(tokens)}q", *tokens)).digest()[:16]
+
+
+class PrefixLookups:
+    """Counts lookups of new requests by outcome."""
+
+    def __init__(self, index: PrefixIndex, block_size: int, is_on: bool) -> None:
+        self._index = index
+        self._size = block_size
+        self._is_on = is_on
+        self._num_queries = self._query_tokens = self._hit_tokens = 0
+        self._outcomes: Counter[PrefixOutcome] = Counter()
+
+    def count(self, tokens: Sequence[int], chain: KeyChain, found: int, max_cached: int | None) -> None:
+        """Count one lookup that found `found` blocks; `max_cached` as in `KVLedger.open`."""
+        self._num_queries += 1
+        self._query_tokens += len(tokens)
+        self._hit_tokens += found * self._size
+        if not self._is_on:
+            outcome = PrefixOutcome.SWITCHED_OFF
+        elif max_cached is not None:
+            outcome = PrefixOutcome.PROMPT_LOGPROBS
+        else:
+            usable = (len(tokens) - 1) // self._size
+            missed = chain.keys[found] if found < usable else None
+            outcome = self._index.explain(tokens, chain.domain, missed, found > 0)
+        self._outcomes[outcome] += 1
+
+    def stats(self, evictions: int) -> PrefixStats:
+        """Counts since start."""
+        return PrefixStats(
+            num_queries=self._num_queries,
+            query_tokens=self._query_tokens,
+            hit_tokens=self._hit_tokens,
+            evictions=evictions,
+            outcomes=tuple((outcome, self._outcomes[outcome]) for outcome in PrefixOutcome),
+        )
 
 
 def _remember(memory: OrderedDict[K, V], key: K, value: V, bound: int) -> None:

@@ -18,6 +18,7 @@ from headrace.base.step import Delta, Progress, RowResult, StepPlan, StepResult
 from headrace.host.kv.keys import Domain, KeyChain
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched import admission
+from headrace.host.sched.audit import check_batch, check_sequences
 from headrace.host.sched.batch import Batch
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.outcome import accept
@@ -189,23 +190,9 @@ class Scheduler:
         self._ledger.check()
         self._queue.check()
         self._roster.check()
-        for seq in self._sequences.values():
-            is_running = seq.state is SequenceState.RUNNING
-            if seq.state is SequenceState.FINISHED or is_running != self._ledger.is_open(seq.request_id):
-                raise InvariantError(
-                    f"request {seq.request_id!r} is {seq.state.name} with the wrong block table"
-                )
-            if is_running and seq.num_computed > self._ledger.block_size * self._ledger.num_blocks_of(
-                seq.request_id
-            ):
-                raise InvariantError(f"request {seq.request_id!r} computed positions without blocks")
-        if len(self._sequences) != self._queue.num_total + len(self._roster.running):
-            raise InvariantError("a sequence neither waits nor runs")
-        for leader in self._queue.parked_leaders():
-            if leader not in self._sequences:
-                raise InvariantError(f"siblings wait for {leader!r}, which is gone")
+        check_sequences(self._sequences, self._queue, self._roster, self._ledger)
         for batch in self._planned.values():
-            self._check_batch(batch)
+            check_batch(batch, self._roster, self._ledger, self._limits)
 
     # ---- inside ----
 
@@ -282,13 +269,3 @@ class Scheduler:
                 f"stalled: {len(self._roster.running)} running, {self._queue.num_total} waiting, "
                 f"no row planned (reason {reason}), {self._ledger.available_blocks} blocks available"
             )
-
-    def _check_batch(self, batch: Batch) -> None:
-        rows = batch.rows.values()
-        total, budget = sum(r.count for r in rows), self._limits.max_num_batched_tokens
-        is_alone = len(rows) == 1 and not self._limits.chunked_prefill
-        if (total > budget and not is_alone) or len({r.slot for r in rows}) != len(rows):
-            raise InvariantError(f"step {batch.step}: {total} tokens of {budget}, or two rows in one slot")
-        for lease, row in batch.rows.items():
-            if lease in self._roster.by_lease:
-                self._ledger.check_writable(batch.owners[lease], row.start, row.start + row.count)

@@ -1,0 +1,49 @@
+"""The invariants that span scheduler, queue and ledger, checked from scratch."""
+
+from collections.abc import Mapping
+
+from headrace.base.errors import InvariantError
+from headrace.base.ids import RequestId
+from headrace.host.kv.ledger import KVLedger
+from headrace.host.sched.batch import Batch
+from headrace.host.sched.limits import ScheduleLimits
+from headrace.host.sched.queue import WaitQueue
+from headrace.host.sched.roster import Roster
+from headrace.host.sched.sequence import Sequence, SequenceState
+
+
+def check_sequences(
+    sequences: Mapping[RequestId, Sequence], queue: WaitQueue, roster: Roster, ledger: KVLedger
+) -> None:
+    """Everybody waits or runs, and holds blocks only while running.
+
+    Raises:
+        InvariantError: names the sequence.
+    """
+    for name, seq in sequences.items():
+        is_running = seq.state is SequenceState.RUNNING
+        if seq.state is SequenceState.FINISHED or is_running != ledger.is_open(name):
+            raise InvariantError(f"request {name!r} is {seq.state.name} with the wrong block table")
+        if is_running and seq.num_computed > ledger.block_size * ledger.num_blocks_of(name):
+            raise InvariantError(f"request {name!r} computed positions without blocks")
+    if len(sequences) != queue.num_total + len(roster.running):
+        raise InvariantError("a sequence neither waits nor runs")
+    for leader in queue.parked_leaders():
+        if leader not in sequences:
+            raise InvariantError(f"siblings wait for {leader!r}, which is gone")
+
+
+def check_batch(batch: Batch, roster: Roster, ledger: KVLedger, limits: ScheduleLimits) -> None:
+    """The step keeps the token budget, has one row per slot, and writes no shared or published block.
+
+    Raises:
+        InvariantError: names the step or the block.
+    """
+    rows = batch.rows.values()
+    total, budget = sum(r.count for r in rows), limits.max_num_batched_tokens
+    is_alone = len(rows) == 1 and not limits.chunked_prefill
+    if (total > budget and not is_alone) or len({r.slot for r in rows}) != len(rows):
+        raise InvariantError(f"step {batch.step}: {total} tokens of {budget}, or two rows in one slot")
+    for lease, row in batch.rows.items():
+        if lease in roster.by_lease:
+            ledger.check_writable(batch.owners[lease], row.start, row.start + row.count)
