@@ -11,7 +11,7 @@ from headrace.base.errors import ConfigError, RequestError
 from headrace.base.request import SamplingParams
 from headrace.engine.batch import Batch, Outputs, raised
 from headrace.engine.build import OpenedModel, Phases, build_core, open_model
-from headrace.engine.client import LocalClient
+from headrace.engine.client import CoreClient, LocalClient
 from headrace.engine.frontend import Frontend
 from headrace.engine.intake import Ask, Prompt
 from headrace.engine.outputs import EngineStats, GenerationResult, RequestOutput
@@ -42,10 +42,21 @@ class LLM:
         config = with_overrides(config, overrides)
         if isinstance(model, str):
             config = replace(config, model=replace(config.model, model=model))
-        self._opened: OpenedModel = open_model(config, phases)
-        core = build_core(self._opened, phases)
-        self.phases = phases.seconds
-        self._frontend = Frontend(self._opened, LocalClient(core, phases.seconds))
+        opened = open_model(config, phases)
+        self._attach(opened, LocalClient(build_core(opened, phases), phases.seconds))
+
+    @classmethod
+    def over(cls, opened: OpenedModel, client: CoreClient) -> Self:
+        """An `LLM` over an engine that is made already, but not started."""
+        made = cls.__new__(cls)
+        made._attach(opened, client)
+        return made
+
+    def _attach(self, opened: OpenedModel, client: CoreClient) -> None:
+        self._opened = opened
+        self.phases = client.phases
+        """Seconds of each phase of the start."""
+        self._frontend = Frontend(opened, client)
 
     # ---- what it is ----
 

@@ -28,13 +28,13 @@ def check_schedule(subject: Rig, alone: Rig, seed: int, most: int = 64, **limits
             assert life.answer == want.answer, (request, shape)
 
 
-@settings(max_examples=150)
+@settings(max_examples=220)
 @given(st.integers(0, 2**32))
 def test_any_schedule_equals_solo_runs_with_one_thread(seed):
     check_schedule(rig("native", 1), rig("native", 1), seed)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.integers(0, 2**32))
 def test_any_schedule_with_two_threads_equals_solo_runs_with_one(seed):
     check_schedule(rig("native", 2), rig("native", 1), seed)

@@ -100,6 +100,7 @@ class Rig:
         self.checkpoint = open_checkpoint(path)
         self.backend = make_backend(backend, threads)
         self.name, self.threads, self.length = backend, threads, length
+        self._alone: EngineCore | None = None
         self.model = load_model(self.checkpoint, self.backend, length, max_slots=16)
 
     def core(self, **options) -> EngineCore:
@@ -138,8 +139,9 @@ class Rig:
 
     def solo(self, request: Request) -> "Life":
         """The request alone: whole prompt at once, no cache, room for everything."""
-        core = self.core(prefix_cache=False, num_blocks=64, block_size=16, slots=1, budget=512)
-        return Drive(core).run([replace(request, leader=None)])[request.request_id]
+        if self._alone is None:
+            self._alone = self.core(prefix_cache=False, num_blocks=64, block_size=16, slots=1, budget=512)
+        return Drive(self._alone).run([replace(request, leader=None)])[request.request_id]
 
 
 @dataclass(frozen=True, kw_only=True)

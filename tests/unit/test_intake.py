@@ -1,0 +1,122 @@
+"""Requests against the model: ids, lengths, seeds, choices."""
+
+import pytest
+
+from headrace.base.errors import ContextLengthError, RequestError
+from headrace.base.request import SamplingParams
+from headrace.engine.intake import Ask, Intake
+from headrace.engine.text import NO_TEXT
+from tests.kit.scripted import text_of
+
+LIMIT = 20
+VOCAB = 300
+
+
+def prepare(prompt, intake=None, **params):
+    intake = intake or Intake(text_of(), VOCAB, LIMIT, 7)
+    options = {k: params.pop(k) for k in ("request_id", "salt", "priority") if k in params}
+    return intake.prepare(Ask(prompt=prompt, params=SamplingParams(**params), **options))
+
+
+@pytest.mark.parametrize(("asked", "got"), [(None, 1), (1, 1), (1000, 1)])
+def test_a_prompt_one_below_the_limit_has_room_for_one_token(asked, got):
+    """Field lesson SC-10."""
+    prepared = prepare([5] * (LIMIT - 1), max_tokens=asked)
+    assert prepared.requests[0].sampling.max_tokens == got
+
+
+@pytest.mark.parametrize("length", [LIMIT, LIMIT + 1, 10 * LIMIT])
+@pytest.mark.parametrize("asked", [None, 1, 1000])
+def test_a_prompt_at_or_over_the_limit_is_refused_with_numbers(length, asked):
+    with pytest.raises(ContextLengthError, match=rf"{length} tokens.*limit is {LIMIT}"):
+        prepare([5] * length, max_tokens=asked)
+
+
+def test_a_long_text_is_refused_before_it_is_tokenized():
+    with pytest.raises(ContextLengthError, match=f"limit is {LIMIT}"):
+        prepare("x" * 10_000_000)
+
+
+def test_max_tokens_is_lowered_to_the_room():
+    assert prepare([5] * 15, max_tokens=3).requests[0].sampling.max_tokens == 3
+    assert prepare([5] * 15, max_tokens=30).requests[0].sampling.max_tokens == 5
+    assert prepare([5] * 15, max_tokens=None).requests[0].sampling.max_tokens == 5
+    with pytest.raises(ContextLengthError, match="min_tokens"):
+        prepare([5] * 15, max_tokens=30, min_tokens=6)
+
+
+def test_choices_have_own_seeds_and_one_leader():
+    """Field lesson SA-3."""
+    prepared = prepare([5], n=4, seed=9, prompt_logprobs=1, request_id="x", salt="s", priority=3)
+    seeds = [r.sampling.seed for r in prepared.requests]
+    assert prepared.seed == seeds[0] == 9
+    assert len(set(seeds)) == 4
+    assert seeds == [r.sampling.seed for r in prepare([5], n=4, seed=9).requests]
+    assert [r.request_id for r in prepared.requests] == ["x", "x.1", "x.2", "x.3"]
+    assert [r.leader for r in prepared.requests] == [None, "x", "x", "x"]
+    assert [r.sampling.prompt_logprobs for r in prepared.requests] == [1, None, None, None]
+    assert {(r.sampling.n, r.salt, r.priority) for r in prepared.requests} == {(1, "s", 3)}
+
+
+def test_seeds_are_derived_from_the_engines_and_differ():
+    def three(seed):
+        intake = Intake(text_of(), VOCAB, LIMIT, seed)
+        return [prepare([5], intake).seed for _ in range(3)]
+
+    assert three(7) == three(7)
+    assert len({*three(7), *three(8)}) == 6
+
+
+def test_end_ids():
+    """Field lesson TK-2: the union of all sources."""
+    assert prepare([5], stop_token_ids=(9,)).requests[0].end_ids == {9, 262, 263}
+    assert prepare([5], stop_token_ids=(9,), ignore_eos=True).requests[0].end_ids == {9}
+
+
+def test_bad_words_are_tokenized_with_and_without_a_space():
+    words = prepare([5], bad_words=("hello",), bad_words_ids=((3, 4),)).requests[0].sampling
+    assert words.bad_words == ()
+    assert (3, 4) in words.bad_words_ids
+    assert len(words.bad_words_ids) == 3
+
+
+@pytest.mark.parametrize("bad", [-1, VOCAB, 2**40])
+@pytest.mark.parametrize(
+    "field", ["prompt", "logit_bias", "stop_token_ids", "allowed_token_ids", "bad_words_ids"]
+)
+def test_ids_outside_the_vocabulary_are_refused(field, bad):
+    values = {"logit_bias": ((bad, 1.0),), "bad_words_ids": ((5, bad),)}
+    prompt = [5, bad] if field == "prompt" else [5]
+    params = {} if field == "prompt" else {field: values.get(field, (bad,))}
+    with pytest.raises(RequestError, match=r"token id") as caught:
+        prepare(prompt, **params)
+    assert caught.value.param in {field, "bad_words"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params"),
+    [
+        ([], {}),
+        ("", {}),
+        ([5], {"bad_words_ids": ((),)}),
+        ([5], {"request_id": "x" * 300}),
+        ([True], {}),
+        ([1.5], {}),
+    ],
+)
+def test_other_nonsense_is_refused(prompt, params):
+    with pytest.raises(RequestError):
+        prepare(prompt, **params)
+
+
+def test_a_model_without_tokenizer_takes_ids_only():
+    intake = Intake(NO_TEXT, VOCAB, LIMIT, 0)
+    assert prepare([5, 6], intake).prompt_ids == (5, 6)
+    with pytest.raises(RequestError, match="token ids"):
+        prepare("text", intake)
+    with pytest.raises(RequestError):
+        intake.chat_ids([{"role": "user", "content": "hi"}])
+
+
+def test_special_tokens_in_raw_prompts_are_read_as_such():
+    assert prepare("<|im_start|>a").prompt_ids == (261, 97)
