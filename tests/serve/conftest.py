@@ -23,6 +23,7 @@ class Live(NamedTuple):
 @contextmanager
 def serving(model: Path, *flags: str) -> Iterator[Live]:
     command = [sys.executable, "-m", "headrace.cli.main", "serve", str(model), "--port", "0", *flags]
+    command += ["--threads", "1"]  # what is tested here needs no speed, and others may use the cores
     environment = child_environment() | {"HF_HUB_OFFLINE": "1"}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
