@@ -81,7 +81,7 @@ class KVLedger:
         return tuple(self._table(request_id).blocks)
 
     def num_blocks_of(self, request_id: RequestId) -> int:
-        """Length of the sequence's table."""
+        """Length of its table."""
         return len(self._table(request_id).blocks)
 
     def probe(self, tokens: Sequence[int], chain: KeyChain, max_cached: int | None = None) -> tuple[int, int]:
@@ -163,6 +163,10 @@ class KVLedger:
         first, last = start // size, -(-end // size)
         if first > len(blocks) or end <= start or start < table.num_published * size:
             raise InvariantError(f"cannot reserve [{start}, {end}) of {request_id!r}: {len(blocks)} blocks")
+        if last <= len(blocks) and first + 1 == last and refs[blocks[first]] == 1:
+            if self._pool.keys[blocks[first]] is not None:
+                self._withdraw(blocks[first:last])
+            return NOTHING_TO_DO  # one more token in a block of one's own: the usual case
         shared = [i for i in range(first, min(last, len(blocks))) if refs[blocks[i]] > 1]
         fresh = max(0, last - len(blocks))
         self._withdraw(blocks[first:last])
@@ -223,11 +227,7 @@ class KVLedger:
         return self._lookups.stats(self._index.num_evictions)
 
     def check_writable(self, request_id: RequestId, start: int, end: int) -> None:
-        """Nobody else holds, and no prefix hit can find, the blocks of positions [start, end).
-
-        Raises:
-            InvariantError: names the block.
-        """
+        """Raise InvariantError when others hold, or a hit can find, a block of positions [start, end)."""
         blocks, size = self._table(request_id).blocks, self.block_size
         for i in range(start // size, -(-end // size)):
             if i >= len(blocks):
@@ -236,11 +236,7 @@ class KVLedger:
                 raise InvariantError(f"{request_id!r} writes block {blocks[i]}, which is shared or published")
 
     def check(self) -> None:
-        """Verify every invariant. Cost: linear in blocks and tables.
-
-        Raises:
-            InvariantError: names what does not add up.
-        """
+        """Verify every invariant; raises InvariantError. Cost: linear in blocks and tables."""
         check_books(self._pool, self._index, self._tables.values())
 
     def _table(self, request_id: RequestId) -> BlockTable:
@@ -250,10 +246,7 @@ class KVLedger:
             raise InvariantError(f"request {request_id!r} has no block table") from None
 
     def _withdraw(self, blocks: Sequence[BlockId]) -> None:
-        """Published content that its only holder is about to overwrite can no longer be found.
-
-        Happens to a fork that starts inside a full block and outlives its parent.
-        """
+        """Content that its only holder will overwrite (a fork that outlived its parent) is not found again."""
         for block in blocks:
             key = self._pool.keys[block]
             if key is not None and self._pool.refs[block] == 1:

@@ -31,7 +31,8 @@ class Batch:
         """
         if seq.slot is None:
             raise ValueError(f"request {seq.request_id!r} has no slot")
-        is_decode, missing = seq.is_decoding, seq.num_missing
+        missing = seq.num_missing
+        is_decode = missing <= 1 and seq.is_decoding
         row = Row(
             slot=seq.slot,
             lease=seq.lease,

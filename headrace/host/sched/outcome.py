@@ -41,7 +41,7 @@ def accept(seq: Sequence, row: Row, result: RowResult) -> Outcome:
     if row.num_drafts:
         seq.num_computed = computed
     seq.num_valid = min(computed, len(seq.tokens))
-    is_first = bool(kept) and seq.num_output == len(kept)
+    is_first = bool(kept) and len(seq.tokens) == seq.num_prompt + len(kept)
     news = Delta(
         request_id=seq.request_id,
         new_ids=kept,

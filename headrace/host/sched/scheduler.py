@@ -24,7 +24,7 @@ from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.outcome import accept
 from headrace.host.sched.planner import Planner
 from headrace.host.sched.queue import WaitQueue
-from headrace.host.sched.sequence import Life, Sequence, SequenceState, WaitReason
+from headrace.host.sched.sequence import Sequence, SequenceState, WaitReason
 from headrace.host.sched.stats import SchedulerStats
 from headrace.host.sched.view import BatchPolicy
 
@@ -198,13 +198,8 @@ class Scheduler:
 
     def _enqueue(self, request: Request, now_s: float) -> None:
         arrival_s = min(request.arrival_s, now_s) if request.arrival_s > 0.0 else now_s
-        seq = Sequence(
-            request=request,
-            chain=KeyChain(Domain.of(request), self._ledger.block_size),
-            rank=(request.priority, self._num_arrived),
-            life=Life(arrival_s),
-            tokens=list(request.prompt_ids),
-        )
+        chain = KeyChain(Domain.of(request), self._ledger.block_size)
+        seq = Sequence(request, chain, (request.priority, self._num_arrived), arrival_s)
         self._num_arrived += 1
         self._sequences[request.request_id] = seq
         leader = self._leader_of(seq)

@@ -49,73 +49,86 @@ class Life:
     """Seconds waited, by reason."""
 
 
-@dataclass(slots=True, eq=False)
 class Sequence:
     """A request on its way. Changed by the scheduler only.
 
-    tokens      [ prompt .......... | output ...... ]
-    num_valid   [ KV committed ........ ]
-    num_computed[ KV planned or committed .. ]
+        tokens        [ prompt .......... | output ...... ]
+        num_valid     [ KV committed ......... ]
+        num_computed  [ KV planned or committed .. ]
+
+    Args:
+        request: what was asked.
+        chain: its block keys.
+        rank: (priority, number of arrival): lower runs first and is preempted last.
+        arrival_s: monotonic seconds.
+
+    Raises:
+        InvariantError: `max_tokens` is not resolved.
     """
 
-    request: Request
-    chain: KeyChain
-    rank: tuple[int, int]
-    """(priority, number of arrival): lower runs first and is preempted last."""
-    life: Life
-    tokens: list[int]
-    leader: RequestId | None = None
-    """The sequence whose prompt blocks this one shares when it joins."""
-    state: SequenceState = SequenceState.WAITING
-    slot: SlotId | None = None
-    lease: int = -1
-    """Number of this stay in a slot; results with another lease are late and do not count."""
-    num_computed: int = 0
-    num_valid: int = 0
-    pending: int = 0
-    """Tokens that planned rows will draw."""
-    num_drafts: int = 0
-    """Drafts the runner holds for the next row."""
-    num_prompt_logprobs: int = 0
-    """Prompt positions 1 .. this number have had their log-probability delivered."""
+    __slots__ = (
+        "chain",
+        "leader",
+        "lease",
+        "life",
+        "max_positions",
+        "max_tokens",
+        "num_computed",
+        "num_drafts",
+        "num_prompt",
+        "num_prompt_logprobs",
+        "num_valid",
+        "pending",
+        "rank",
+        "request",
+        "request_id",
+        "slot",
+        "state",
+        "tokens",
+    )
 
-    @property
-    def request_id(self) -> RequestId:
-        """Name of the sequence."""
-        return self.request.request_id
-
-    @property
-    def num_prompt(self) -> int:
-        """Prompt tokens."""
-        return len(self.request.prompt_ids)
+    def __init__(self, request: Request, chain: KeyChain, rank: tuple[int, int], arrival_s: float) -> None:
+        if request.sampling.max_tokens is None:
+            raise InvariantError(f"request {request.request_id!r} has no max_tokens")
+        self.request = request
+        self.request_id: RequestId = request.request_id
+        self.chain = chain
+        self.rank = rank
+        self.life = Life(arrival_s)
+        self.tokens = list(request.prompt_ids)
+        self.num_prompt = len(self.tokens)
+        self.max_tokens: int = request.sampling.max_tokens
+        # Positions that ever need KV: the last drawn token is never computed.
+        self.max_positions = self.num_prompt + self.max_tokens - 1
+        # The sequence whose prompt blocks this one shares when it joins.
+        self.leader: RequestId | None = None
+        self.state = SequenceState.WAITING
+        self.slot: SlotId | None = None
+        # Number of this stay in a slot: results with another lease are late and do not count.
+        self.lease = -1
+        self.num_computed = 0
+        self.num_valid = 0
+        # Tokens that planned rows will draw; drafts that the runner holds for the next row.
+        self.pending = 0
+        self.num_drafts = 0
+        # Prompt positions 1 .. this number have had their log-probability delivered.
+        self.num_prompt_logprobs = 0
 
     @property
     def num_output(self) -> int:
         """Accepted output tokens."""
-        return len(self.tokens) - len(self.request.prompt_ids)
-
-    @property
-    def max_tokens(self) -> int:
-        """Most output tokens."""
-        limit = self.request.sampling.max_tokens
-        if limit is None:
-            raise InvariantError(f"request {self.request_id!r} has no max_tokens")
-        return limit
-
-    @property
-    def max_positions(self) -> int:
-        """Positions that ever need KV; the last drawn token is never computed."""
-        return len(self.request.prompt_ids) + self.max_tokens - 1
+        return len(self.tokens) - self.num_prompt
 
     @property
     def num_missing(self) -> int:
         """Known (or pending) tokens whose KV no row has been planned for."""
-        return min(len(self.tokens) + self.pending, self.max_positions) - self.num_computed
+        known = len(self.tokens) + self.pending
+        return (min(self.max_positions, known)) - self.num_computed
 
     @property
     def is_decoding(self) -> bool:
         """Whether its next row continues the output by one token."""
-        return len(self.tokens) + self.pending > len(self.request.prompt_ids) and self.num_missing <= 1
+        return len(self.tokens) + self.pending > self.num_prompt and self.num_missing <= 1
 
     @property
     def max_cached(self) -> int | None:
