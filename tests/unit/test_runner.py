@@ -230,6 +230,16 @@ def test_prompt_logprobs_cover_the_prompt_and_not_the_output():
     assert [e.token_id for e in result.prompt_logprobs] == ids[1:12]
 
 
+def test_rows_change_their_block_table():
+    state = DeviceState(2, 40, 10, VOCAB)
+    state.begin(begin(1, [1, 2]))
+    state.update(row(1, 0, 2, swapped=((1, 9),), new_blocks=(3, 4)))
+    assert state.tables[1, : state.num_blocks[1]].tolist() == [1, 9, 6, 3, 4]
+    state.update(row(1, 2, 1, new_blocks=(8,)))
+    assert state.tables[1, : state.num_blocks[1]].tolist() == [1, 9, 6, 3, 4, 8]
+    assert not state.tables[0].any()
+
+
 def test_a_row_of_another_lease_is_refused():
     runner = make_runner(Counting())
     runner.run(StepPlan(step=1, begins=(begin(0, [1]),), rows=(row(0, 0, 1),)))
