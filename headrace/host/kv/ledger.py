@@ -246,7 +246,7 @@ class KVLedger:
             raise InvariantError(f"request {request_id!r} has no block table") from None
 
     def _withdraw(self, blocks: Sequence[BlockId]) -> None:
-        """Content that its only holder will overwrite (a fork that outlived its parent) is not found."""
+        """Forget content that its only holder will overwrite (a fork that outlived its parent)."""
         for block in blocks:
             key = self._pool.keys[block]
             if key is not None and self._pool.refs[block] == 1:
