@@ -12,7 +12,7 @@ from headrace.engine.client import CoreClient, LocalClient
 from headrace.engine.frontend import Frontend, wait_until_idle
 from headrace.engine.intake import Ask, Prompt
 from headrace.engine.outputs import EngineHealth, EngineStats, RequestOutput
-from headrace.engine.remote import RemoteClient
+from headrace.engine.process.remote import RemoteClient
 from headrace.engine.resolve import Resolved
 from headrace.host.text.chat import ChatTemplate
 from headrace.host.text.tokenizer import Tokenizer

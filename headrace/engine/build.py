@@ -5,13 +5,13 @@ engine
 does it); `build_core` loads the weights and makes the loop's core (the process that computes).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headrace.base.clock import now_s
-from headrace.base.config import EngineConfig
+from headrace.base.config import EngineConfig, ScheduleConfig
 from headrace.base.registry import Registry
 from headrace.base.request import SamplingParams
 from headrace.compute.device.kinds.cpu import memory
@@ -30,7 +30,9 @@ from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.scheduler import Scheduler
 from headrace.host.sched.view import BatchPolicy
 
-POLICIES: Registry[type[BatchPolicy]] = Registry("batching policy", "headrace.host.sched.policy", "POLICY")
+POLICIES: Registry[Callable[[ScheduleConfig], BatchPolicy]] = Registry(
+    "batching policy", "headrace.host.sched.policy", "POLICY"
+)
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class Phases:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> Generator[None, None, None]:
         """Time a block of code."""
         began_s = now_s()
         try:

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from headrace.base.clock import now_s
 from headrace.base.ids import RequestId
 from headrace.base.messages import News, Stats
 from headrace.base.request import FinishReason, Request
@@ -48,6 +47,7 @@ class EngineCore:
         self._kv_domain = kv_domain
         self._close = close
         self._counts: Counter[str] = Counter()
+        self._step_seconds = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -78,11 +78,9 @@ class EngineCore:
         if plan is None:
             return self._news(expired) if expired else None
         result = self.run(plan)
-        began_s = now_s()
         progress = self.scheduler.commit(result)
-        self._counts["commit_seconds"] += now_s() - began_s
         self.steps += 1
-        self._counts["step_seconds"] += result.seconds
+        self._step_seconds += result.seconds
         return self._news((*expired, *progress.deltas))
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -109,7 +107,7 @@ class EngineCore:
             "generated_tokens": counts["generated_tokens"],
             "numeric_errors": counts["numeric_errors"],
             "requests_added": counts["requests_added"],
-            "step_seconds": counts["step_seconds"],
+            "step_seconds": self._step_seconds,
         }
         counters |= {f"finished_{reason.value}": counts[reason.value] for reason in FinishReason}
         counters |= {f"prefix_{outcome.value}": count for outcome, count in prefix.outcomes}

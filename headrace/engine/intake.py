@@ -78,7 +78,9 @@ class Intake:
                 f"request_id has {len(request_id)} characters, limit {MAX_REQUEST_ID_CHARS}",
                 param="request_id",
             )
-        ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._text.end_ids)
+        ends = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            ends |= self._text.end_ids
         leader = RequestId(request_id)
         arrival_s = now_s()
         requests = tuple(

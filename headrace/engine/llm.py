@@ -4,18 +4,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from headrace.base.config import EngineConfig
 from headrace.base.errors import ConfigError, RequestError
 from headrace.base.request import SamplingParams
-from headrace.engine.batch import Batch, Outputs, raised
 from headrace.engine.build import OpenedModel, Phases, build_core, open_model
 from headrace.engine.client import CoreClient, LocalClient
 from headrace.engine.frontend import Frontend
 from headrace.engine.intake import Ask, Prompt
+from headrace.engine.offline.batch import Batch, Outputs, raised
+from headrace.engine.offline.progress import make_progress
 from headrace.engine.outputs import EngineStats, GenerationResult, RequestOutput
-from headrace.engine.progress import make_progress
 from headrace.engine.resolve import Resolved
 from headrace.host.text.chat import ChatTemplate
 from headrace.host.text.tokenizer import Tokenizer
@@ -176,8 +176,9 @@ def with_overrides(config: EngineConfig, overrides: Mapping[str, Any]) -> Engine
     """
     for name, value in overrides.items():
         sections = {f.name: getattr(config, f.name) for f in fields(config)}
+        changes: dict[tuple[str, str], Any]
         if name in sections and isinstance(value, Mapping):
-            changes = {(name, key): item for key, item in value.items()}
+            changes = {(name, str(key)): item for key, item in cast("Mapping[str, Any]", value).items()}
         else:
             homes = [s for s, tree in sections.items() if name in {f.name for f in fields(tree)}]
             changes = {(homes[0] if homes else "", name): value}

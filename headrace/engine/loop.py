@@ -20,7 +20,6 @@ from headrace.base.messages import (
     Hold,
     News,
     Refused,
-    Shutdown,
 )
 from headrace.engine.core import EngineCore
 
@@ -95,7 +94,7 @@ class EngineLoop:
             self._send(self._core.stats(command.ask_id))
         elif isinstance(command, Hold):
             self._is_held = command.is_held
-        elif isinstance(command, Shutdown):
+        else:
             self._is_open = False
 
     def _add(self, command: AddGroup) -> None:

@@ -16,9 +16,9 @@ from headrace.base.messages import Beat, Finish, Hold, News, Refused, Stats
 from headrace.base.request import FinishReason, SamplingParams
 from headrace.base.step import Delta, SequenceTiming, TokenLogprobs
 from headrace.engine.async_llm import AsyncLLM
-from headrace.engine.ipc import HEADER, KINDS, MAX_FRAME_BYTES, Channel, decode, encode
 from headrace.engine.llm import LLM
-from headrace.engine.remote import RemoteClient
+from headrace.engine.process.ipc import HEADER, KINDS, MAX_FRAME_BYTES, Channel, decode, encode
+from headrace.engine.process.remote import RemoteClient
 from headrace.engine.watch import Watch
 from tests.kit.engine import tiny_llama
 
@@ -88,11 +88,13 @@ async def test_ends_of_iterators_abort_and_errors_come_first():
             outputs = llm.generate([5], replace(PARAMS, max_tokens=150))
             await anext(outputs)
             await outputs.aclose()
+        llm.client.send(Hold(is_held=True))
         task = asyncio.create_task(gather(llm, [6], replace(PARAMS, max_tokens=150)))
         await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        llm.client.send(Hold(is_held=False))
         with pytest.raises(RequestError, match="token id"):
             await gather(llm, [10**6], PARAMS)
         assert await llm.abort("nobody") is False
@@ -160,9 +162,8 @@ async def test_op2_health_follows_the_step_counter():
     llm.frontend._watch = Watch(llm.client.beat, stall_s=0.3)
     try:
         assert llm.health().making_progress
-        work = asyncio.create_task(gather(llm, [5], replace(PARAMS, max_tokens=150, min_tokens=150)))
-        await asyncio.sleep(0.02)
         llm.client.send(Hold(is_held=True))
+        work = asyncio.create_task(gather(llm, [5], replace(PARAMS, max_tokens=150, min_tokens=150)))
         await until(lambda: not llm.health().making_progress, 5)
         assert llm.health().alive
         assert not llm.health().ready
@@ -194,7 +195,7 @@ def test_op3_the_engine_ends_when_its_parent_is_killed():
         "import sys, time\n"
         "sys.path.insert(0, '.')\n"
         "from tests.engine.test_process import config\n"
-        "from headrace.engine.remote import RemoteClient\n"
+        "from headrace.engine.process.remote import RemoteClient\n"
         "client = RemoteClient(config())\n"
         "print(client.process_id, flush=True)\n"
         "time.sleep(60)\n"
@@ -214,8 +215,10 @@ async def test_a_start_that_fails_says_why():
 
 async def test_close_drains_then_cuts():
     llm = await AsyncLLM.start(config(in_process=True))
+    llm.client.send(Hold(is_held=True))
     short = asyncio.create_task(gather(llm, [5], PARAMS))
     await asyncio.sleep(0.01)
+    llm.client.send(Hold(is_held=False))
     closing = asyncio.create_task(llm.close(drain_s=20))
     await asyncio.sleep(0)
     assert len(await short) == 2

@@ -11,8 +11,8 @@ from headrace.base.errors import EngineDeadError
 from headrace.base.faults import fault_of
 from headrace.base.messages import Failed, Ready, Shutdown
 from headrace.engine.build import Phases, build_core, open_model
-from headrace.engine.ipc import Channel, Start
 from headrace.engine.loop import EngineLoop
+from headrace.engine.process.ipc import Channel, Start
 
 BEAT_S = 0.25
 

@@ -5,10 +5,10 @@ from queue import SimpleQueue
 
 from headrace.base.errors import HeadraceError
 from headrace.engine.frontend import Frontend
-from headrace.engine.gather import Gathered
 from headrace.engine.intake import Ask
+from headrace.engine.offline.gather import Gathered
+from headrace.engine.offline.progress import Progress
 from headrace.engine.outputs import GenerationResult, RequestOutput
-from headrace.engine.progress import Progress
 
 Outputs = SimpleQueue[RequestOutput | HeadraceError]
 

@@ -12,9 +12,9 @@ from headrace.base.config import EngineConfig
 from headrace.base.env import child_environment
 from headrace.base.errors import EngineDeadError, HeadraceError
 from headrace.base.faults import error_of
-from headrace.base.messages import Beat, Command, Failed, Fault, Ready, Shutdown
+from headrace.base.messages import Beat, Command, Event, Failed, Fault, Ready, Shutdown
 from headrace.engine.client import OnEvent
-from headrace.engine.ipc import Channel, Start
+from headrace.engine.process.ipc import Channel, Start
 from headrace.engine.watch import Watch
 
 MAX_RESTARTS = 5
@@ -133,7 +133,7 @@ class RemoteClient:
             if event is None and not self._revive():
                 return
 
-    def _receive(self) -> object:
+    def _receive(self) -> Event | None:
         try:
             return None if self._channel is None else self._channel.receive()
         except EngineDeadError:
