@@ -1,4 +1,4 @@
-"""Backends, one folder each: `reference` (numpy, the definition of right) and `native` (C++ kernels for the CPU).
+"""Backends, one folder each: `reference` (numpy, defines what is right), `native` (C++ kernels).
 
 A backend implements `headrace.compute.ops.api.Backend`; it must not know models, requests or other backends.
 """
