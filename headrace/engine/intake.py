@@ -120,9 +120,9 @@ class Intake:
         """
         if isinstance(prompt, str):
             # Cheap bound before the work: a text has at least this many tokens.
-            least = len(prompt.encode("utf-8", "replace")) // self._text.longest_token if prompt else 0
-            if least >= self._max_model_len:
-                raise self._too_long(f"at least {least}")
+            size = len(prompt.encode("utf-8", "replace"))
+            if size >= self._max_model_len and size // self._text.longest_token >= self._max_model_len:
+                raise self._too_long(f"at least {size // self._text.longest_token}")
             ids = self._text.encode(prompt)
         else:
             if len(prompt) >= self._max_model_len:

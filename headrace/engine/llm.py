@@ -91,14 +91,14 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        progress: bool = False,
+        progress: bool = True,
     ) -> list[GenerationResult]:
         """Complete prompts together; results in the order of the prompts.
 
         Args:
             prompts: a text, a list of token ids, or a list of these.
             params: for all prompts, or one per prompt; None: `defaults`.
-            progress: draw a bar on standard error.
+            progress: draw a bar on standard error, when that is a terminal.
 
         Raises:
             RequestError: a request is invalid; none of the call's requests goes on then.
@@ -111,7 +111,7 @@ class LLM:
         conversations: Messages | Sequence[Messages],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        progress: bool = False,
+        progress: bool = True,
         **template_kwargs: Any,
     ) -> list[GenerationResult]:
         """Answer one conversation or several; arguments and errors as `generate`."""

@@ -217,3 +217,20 @@ def test_a_closed_engine_refuses(llm):
     made.close()
     with pytest.raises(Exception, match="closing"):
         made.generate([[5]], GREEDY)
+
+
+def test_the_bar_counts_prompts_and_draws_on_terminals_only(monkeypatch):
+    from headrace.engine.offline import bar, progress
+    from headrace.engine.outputs import ChoiceDelta, RequestOutput
+
+    assert type(progress.make_progress(2, shown=True)) is progress.Progress
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    made = progress.make_progress(2, shown=True)
+    assert type(made) is bar.Bar
+    with made:
+        for finished in (False, True):
+            choice = ChoiceDelta(index=0, token_ids=(1, 2))
+            made.note(RequestOutput(request_id="a", prompt_ids=(1,), choices=(choice,), finished=finished))
+    task = made._bar.tasks[0]
+    assert (task.completed, made._tokens) == (1, 4)
+    assert type(progress.make_progress(2, shown=False)) is progress.Progress

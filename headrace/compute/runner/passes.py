@@ -29,8 +29,8 @@ class Piece:
 
 def passes(rows: Sequence[Row], max_logits: int) -> list[list[Piece]]:
     """Cut rows into pieces, and pieces into passes of at most `max_logits` logits."""
-    plain = [_whole(i, row) for i, row in enumerate(rows) if not row.wants & Wants.PROMPT_LOGPROBS]
-    reporting = [(i, row) for i, row in enumerate(rows) if row.wants & Wants.PROMPT_LOGPROBS]
+    plain = [_whole(i, row) for i, row in enumerate(rows) if not _reports(row)]
+    reporting = [(i, row) for i, row in enumerate(rows) if _reports(row)]
     if not reporting:
         return [plain]
     out = [plain] if plain else []
@@ -50,6 +50,11 @@ def passes(rows: Sequence[Row], max_logits: int) -> list[list[Piece]]:
             out[-1].append(Piece(i, int(row.slot), row.start + done, size, draws, reports=True))
             done, left = end, left - size
     return out
+
+
+def _reports(row: Row) -> bool:
+    # An empty flag is falsy; the bit operation of an enum costs a microsecond per row.
+    return bool(row.wants) and bool(row.wants & Wants.PROMPT_LOGPROBS)
 
 
 def _size(row: Row, done: int, left: int) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.base.clock import now_s
-from headrace.base.step import Row, RowResult, StepPlan, StepResult, Wants
+from headrace.base.step import Row, RowResult, StepPlan, StepResult
 from headrace.compute.ops.api import Backend, KVPool, Program
 from headrace.compute.runner.draws import Draws, Outcome
 from headrace.compute.runner.inputs import Inputs, RopeRows
@@ -93,7 +93,7 @@ class Runner:
             lease=row.lease,
             tokens=tuple(outcome.tokens),
             logprobs=tuple(outcome.logprobs),
-            prompt_logprobs=tuple(outcome.prompt_logprobs) if row.wants & Wants.PROMPT_LOGPROBS else (),
+            prompt_logprobs=tuple(outcome.prompt_logprobs),
             num_drafts=num_drafts,
         )
 

@@ -1,12 +1,10 @@
 """A progress bar for lists of prompts."""
 
+import sys
+from importlib import import_module
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
-from rich.progress import Progress as Bar
-
-from headrace.base.clock import now_s
 from headrace.engine.outputs import RequestOutput
 
 
@@ -28,36 +26,10 @@ class Progress:
         """An output came."""
 
 
-class DrawnProgress(Progress):
-    """Draws a bar on standard error."""
-
-    def __init__(self, total: int) -> None:
-        self._bar = Bar(console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task("prompts", total=total)
-        self._tokens = 0
-        self._began_s = now_s()
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
-
-    def note(self, output: RequestOutput) -> None:
-        """Move the bar."""
-        self._tokens += sum(len(c.token_ids) for c in output.choices)
-        rate = self._tokens / max(now_s() - self._began_s, 1e-6)
-        self._bar.update(
-            self._task, advance=float(output.finished), description=f"prompts, {rate:.0f} tokens/s"
-        )
-
-
 def make_progress(total: int, *, shown: bool) -> Progress:
-    """A bar, or one that draws nothing."""
-    return DrawnProgress(total) if shown else Progress()
+    """A bar on standard error when that is a terminal, or one that draws nothing."""
+    if not (shown and sys.stderr.isatty()):
+        return Progress()
+    # Imported here: drawing costs more start-up time than the whole loop.
+    made: Progress = import_module("headrace.engine.offline.bar").Bar(total)
+    return made
