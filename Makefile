@@ -16,7 +16,7 @@ help:            ## this list
 # ---- running: a small environment without torch ----
 $(VENV)/.ready: pyproject.toml $(SOURCES)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(PIP_RUN) --force-reinstall --no-deps . && $(PIP_RUN) .
+	$(PIP_RUN) .
 	touch $@
 
 install: $(VENV)/.ready   ## environment with the engine and its kernels

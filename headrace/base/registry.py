@@ -17,7 +17,7 @@ from headrace.base.errors import NotFoundError
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Registry(Generic[T]):
     """Plugins of one kind.
 

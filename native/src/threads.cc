@@ -1,4 +1,8 @@
 // Spinning pool, sleep on a condition variable, barrier by phase counter.
+//
+// Waiting inside a run spins for some ten microseconds and then sleeps on a futex. Sleeping matters when another process
+// (the HTTP server, a client) takes a core: the scheduler moves the thread that lost its core only to an idle core, and a
+// core that spins is not idle. With spinning alone one 0.1 ms interruption costs a whole time slice.
 #include "headrace/threads.h"
 
 #include <chrono>
@@ -9,6 +13,10 @@
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
+#endif
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
 #endif
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -59,7 +67,26 @@ void pin_to_core(int index) {
 #endif
 }
 
-constexpr int kSpinsBeforeYield = 20000;   // some hundred microseconds
+constexpr int kSpins = 1000;                // 20 to 50 microseconds
+
+// Sleep while `word` is `value`; may return early.
+void park(std::atomic<uint32_t> &word, uint32_t value) {
+#if defined(__linux__)
+    static_assert(sizeof word == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free, "futex needs the plain word");
+    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+#else
+    (void)word, (void)value;
+    std::this_thread::yield();
+#endif
+}
+
+void unpark_all(std::atomic<uint32_t> &word) {
+#if defined(__linux__)
+    syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+#else
+    (void)word;
+#endif
+}
 
 }  // namespace
 
@@ -93,11 +120,21 @@ void ThreadPool::stop_workers() {
     workers_.clear();
 }
 
-template <class Done> void ThreadPool::spin_until(Done done) const {
-    for (int i = 0; !done(); i++) {
-        if (crowded_ || i > kSpinsBeforeYield) std::this_thread::yield();
-        else relax();
+// Wait until `word` is no longer `value`. Both sides are sequentially consistent: a waiter counts itself before its last
+// look at the word, a changer changes the word before it looks at the count, so one of them sees the other.
+void ThreadPool::wait_while(std::atomic<uint32_t> &word, uint32_t value) {
+    for (int i = 0; i < (crowded_ ? 0 : kSpins); i++) {
+        if (word.load(std::memory_order_acquire) != value) return;
+        relax();
     }
+    parked_.fetch_add(1);
+    while (word.load() == value) park(word, value);
+    parked_.fetch_sub(1);
+}
+
+void ThreadPool::change(std::atomic<uint32_t> &word, uint32_t value) {
+    word.store(value);
+    if (parked_.load() > 0) unpark_all(word);
 }
 
 void ThreadPool::run_erased(Call call, void *context) {
@@ -111,13 +148,14 @@ void ThreadPool::run_erased(Call call, void *context) {
     call_ = call;
     context_ = context;
     running_.store(size_ - 1, std::memory_order_relaxed);
+    const uint32_t finished = finished_.load(std::memory_order_relaxed);
     epoch_.fetch_add(1);                    // sequentially consistent, as is sleepers_: one side sees the other
     if (sleepers_.load() > 0) {
         { std::lock_guard<std::mutex> lock(sleep_mutex_); }
         wake_.notify_all();
     }
     call(context, 0, size_);
-    spin_until([this] { return running_.load(std::memory_order_acquire) == 0; });
+    wait_while(finished_, finished);
 }
 
 // Returns false when the pool stops.
@@ -142,7 +180,8 @@ void ThreadPool::work(int thread, bool pin) {
     for (uint32_t seen = 0; wait_for_epoch(seen); ) {
         seen++;
         call_(context_, thread, size_);
-        running_.fetch_sub(1, std::memory_order_release);
+        const uint32_t finished = finished_.load(std::memory_order_relaxed);
+        if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) change(finished_, finished + 1);
     }
 }
 
@@ -151,10 +190,10 @@ void ThreadPool::barrier() {
     const uint32_t phase = phase_.load(std::memory_order_relaxed);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size_ - 1) {
         arrived_.store(0, std::memory_order_relaxed);
-        phase_.store(phase + 1, std::memory_order_release);
+        change(phase_, phase + 1);
         return;
     }
-    spin_until([this, phase] { return phase_.load(std::memory_order_acquire) != phase; });
+    wait_while(phase_, phase);
 }
 
 }  // namespace headrace

@@ -1,7 +1,7 @@
 // A pool of threads with static partition: run(f) calls f(thread, threads) once on each; the caller is thread 0.
 //
-// Workers spin for `spin_us` after a run and then sleep, so an idle pool costs no CPU. Waiting inside a run spins and
-// then yields: more threads than cores only lose speed. One run at a time; further callers queue on a mutex.
+// Workers spin for `spin_us` after a run and then sleep, so an idle pool costs no CPU. Waiting inside a run spins
+// briefly and then sleeps as well: more threads than cores, or a core lost to another process, only cost speed. One run at a time; further callers queue on a mutex.
 // Threads do not survive fork(): run() in a child throws std::runtime_error.
 #pragma once
 #include <atomic>
@@ -42,12 +42,13 @@ class ThreadPool {
     void work(int thread, bool pin);
     bool wait_for_epoch(uint32_t seen);
     void stop_workers();
-    template <class Done> void spin_until(Done done) const;
+    void wait_while(std::atomic<uint32_t> &word, uint32_t value);
+    void change(std::atomic<uint32_t> &word, uint32_t value);
 
     const int size_;
     const int spin_us_;
     const int64_t process_;
-    bool crowded_;                 // more threads than cores: yield at once
+    bool crowded_;                 // more threads than cores: sleep at once
     Call call_ = nullptr;
     void *context_ = nullptr;
     std::atomic<bool> stop_{false};
@@ -58,6 +59,8 @@ class ThreadPool {
     alignas(64) std::atomic<uint32_t> epoch_{0};
     alignas(64) std::atomic<int> sleepers_{0};
     alignas(64) std::atomic<int> running_{0};
+    alignas(64) std::atomic<int> parked_{0};
+    alignas(64) std::atomic<uint32_t> finished_{0};
     alignas(64) std::atomic<int> arrived_{0};
     alignas(64) std::atomic<uint32_t> phase_{0};
 };

@@ -23,46 +23,89 @@ struct Source {
     const uint8_t *row(int32_t i) const { return data + row_bytes * (size_t)(order ? order[i] : i); }
 };
 
-template <class F> void put_header(const pack::Block &b, int row, uint8_t *header) {
-    std::memcpy(header + 2 * row, &b.d, 2);
-    if constexpr (F::MIN) std::memcpy(header + 2 * kRows + 2 * row, &b.dmin, 2);
+template <class F> void put_header(const pack::Header &h, int row, uint8_t *header) {
+    std::memcpy(header + 2 * row, &h.d, 2);
+    if constexpr (F::MIN) std::memcpy(header + 2 * kRows + 2 * row, &h.dmin, 2);
     if constexpr (F::SUPER) {
         uint8_t *subs = header + F::SUPER_BYTES;
         for (int g = 0; g < F::GROUPS * F::STEPS; g++) {
             if constexpr (F::NIBBLE_PAIR) {
-                subs[kRows * g + row] = (uint8_t)(b.sub[g] | b.sub_min[g] << 4);
+                subs[kRows * g + row] = (uint8_t)(h.sub[g] | h.sub_min[g] << 4);
             } else {
-                subs[kRows * g + row] = b.sub[g];
-                if constexpr (F::MIN) subs[F::SUBS + kRows * g + row] = b.sub_min[g];
+                subs[kRows * g + row] = h.sub[g];
+                if constexpr (F::MIN) subs[F::SUBS + kRows * g + row] = h.sub_min[g];
             }
         }
     }
 }
 
-// One panel: `rows` (<= 16) rows from `first` on.
-template <class Q, Layout L> void pack_panel(const Source &source, int32_t first, int rows, uint8_t *dst) {
-    using F = Format<L>;
-    static_assert(Q::COLUMNS == F::BLOCK_COLUMNS, "a source block becomes one block of the panel");
-    std::memset(dst, 0, panel_bytes(L, source.k));
-    for (int row = 0; row < rows; row++) {
-        const uint8_t *src = source.row(first + row);
-        uint8_t *block = dst;
-        for (int at = 0; at < source.k; at += Q::COLUMNS, src += Q::BYTES, block += F::BLOCK_BYTES) {
-            pack::Block b;
-            Q::read(src, &b);
-            put_header<F>(b, row, block);
-            for (int i = 0; i < Q::COLUMNS; i++)
-                put_code<F>(block + F::HEADER_BYTES + F::CODE_BYTES * (i / kStep), row, i % kStep, b.code[i]);
+// The word of one row in a plane of 64 bytes.
+HR_INLINE void put_word(uint8_t *plane, int row, uint32_t word) { std::memcpy(plane + 4 * row, &word, 4); }
+
+// The codes of one row and step, as layout.h draws them: what it says of a byte is done to four at once.
+template <class Q, class F> HR_INLINE void put_step(const uint8_t *src, int step, int row, uint8_t *codes) {
+    uint32_t quad[8];
+    for (int q = 0; q < 8; q++) quad[q] = Q::quad(src, step, q);
+    if constexpr (F::BITS == 8) {
+        for (int q = 0; q < 8; q++) put_word(codes + 64 * q, row, quad[q]);
+        return;
+    }
+    for (int j = 0; j < F::LOW_BYTES / 64; j++) {
+        if constexpr (F::BITS >= 4) {
+            put_word(codes + 64 * j, row, (quad[j] & pack::kNibbles) | (quad[j + 4] & pack::kNibbles) << 4);
+        } else {
+            uint32_t word = 0;
+            for (int i = 0; i < 4; i++) word |= (quad[2 * i + j] & pack::kPairs) << (2 * i);
+            put_word(codes + 64 * j, row, word);
+        }
+    }
+    uint8_t *high = codes + F::LOW_BYTES;
+    if constexpr (F::BITS == 5 || F::BITS == 3) {
+        uint32_t word = 0;
+        for (int q = 0; q < 8; q++) word |= (quad[q] >> (F::BITS - 1) & pack::kOnes) << q;
+        put_word(high, row, word);
+    }
+    if constexpr (F::BITS == 6) {
+        for (int j = 0; j < 2; j++) {
+            uint32_t word = 0;
+            for (int i = 0; i < 4; i++) word |= (quad[4 * j + i] >> 4 & pack::kPairs) << (2 * i);
+            put_word(high + 64 * j, row, word);
         }
     }
 }
 
-// Float panels are [K][16]: `Bytes` per value.
+// One panel: `rows` (<= 16) rows from `first` on. All rows of a block before the next block: it is written once.
+template <class Q, Layout L> void pack_panel(const Source &source, int32_t first, int rows, uint8_t *dst) {
+    using F = Format<L>;
+    static_assert(Q::COLUMNS == F::BLOCK_COLUMNS, "a source block becomes one block of the panel");
+    const size_t blocks = (size_t)source.k / Q::COLUMNS, used = blocks * F::BLOCK_BYTES;
+    const size_t unset = rows < kRows ? 0 : used;       // full blocks are written whole; the rest must be zero
+    std::memset(dst + unset, 0, panel_bytes(L, source.k) - unset);
+    const uint8_t *src[kRows] = {};
+    for (int row = 0; row < rows; row++) src[row] = source.row(first + row);
+    for (size_t block = 0; block < blocks; block++, dst += F::BLOCK_BYTES) {
+        for (int row = 0; row < rows; row++) {
+            const uint8_t *p = src[row] + block * Q::BYTES;
+            pack::Header header;
+            Q::header(p, &header);
+            put_header<F>(header, row, dst);
+            for (int step = 0; step < F::STEPS; step++)
+                put_step<Q, F>(p, step, row, dst + F::HEADER_BYTES + F::CODE_BYTES * step);
+        }
+    }
+}
+
+// Float panels are [K][16]: `Bytes` per value, moved in tiles of 64 columns.
 template <int Bytes> void pack_float_panel(const Source &source, int32_t first, int rows, uint8_t *dst, size_t size) {
-    std::memset(dst, 0, size);
-    for (int row = 0; row < rows; row++) {
-        const uint8_t *src = source.row(first + row);
-        for (int32_t k = 0; k < source.k; k++) std::memcpy(dst + Bytes * ((size_t)kRows * k + row), src + (size_t)Bytes * k, Bytes);
+    constexpr int32_t kTile = 64;
+    if (rows < kRows) std::memset(dst, 0, size);
+    for (int32_t begin = 0; begin < source.k; begin += kTile) {
+        const int32_t end = least(begin + kTile, source.k);
+        for (int row = 0; row < rows; row++) {
+            const uint8_t *src = source.row(first + row);
+            for (int32_t k = begin; k < end; k++)
+                std::memcpy(dst + Bytes * ((size_t)kRows * k + row), src + (size_t)Bytes * k, Bytes);
+        }
     }
 }
 
