@@ -254,7 +254,7 @@ def fork_before_the_prompt_is_computed(patch):
     real = Planner._shortcut
 
     def shortcut(self, seq):
-        leader = self._sequences.get(seq.leader) if seq.leader is not None else None
+        leader = seq.leader
         if leader is not None and leader.slot is not None and leader.num_computed >= seq.num_prompt - 1:
             return leader, seq.num_prompt - 1, (seq.num_prompt - 1) // self._ledger.block_size
         return real(self, seq)

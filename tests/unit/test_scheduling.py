@@ -396,3 +396,20 @@ def test_finish_from_outside_releases_everything():
     assert delta.timing is not None
     assert world.scheduler.finish(RequestId("a"), FinishReason.STOP) is None
     assert not world.scheduler.has_work
+
+
+def test_kv6_a_reused_id_is_not_the_leader():
+    """A sibling that outlives its leader must not share the prompt of a later request with the leader's id."""
+    world = World(num_blocks=40, block_size=4, limits=limits(max_num_seqs=2))
+    world.add(make_request("other", range(30, 40), max_tokens=12))
+    world.step()
+    world.add(
+        make_request("abc", range(10), max_tokens=1, seed=1),
+        make_request("abc.1", range(10), max_tokens=3, seed=2, leader=RequestId("abc")),
+    )
+    while "abc" not in world.last:
+        world.step()
+    del world.last["abc"], world.requests["abc"], world.tokens["abc"]
+    world.add(make_request("abc", range(50, 60), max_tokens=40, seed=3, priority=-1))
+    world.run()
+    world.verify()

@@ -4,10 +4,7 @@ Some row is found in every step in which a sequence could run: the best-ranked r
 its blocks (everybody else can be preempted, and alone it fits the pool, or it would not have been let in).
 """
 
-from collections.abc import Mapping
-
 from headrace.base.errors import InvariantError
-from headrace.base.ids import RequestId
 from headrace.base.step import SlotBegin
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched.admission import AdmissionRate, outstanding_blocks, promised_blocks
@@ -29,7 +26,7 @@ BYPASS_WINDOW = 8
 class Planner:
     """Chooses the rows of one step after the other.
 
-    Works on the scheduler's ledger, queue, roster and sequences; the scheduler creates it and is its only
+    Works on the scheduler's ledger and queue, and owns the roster; the scheduler creates it and is its only
     user.
     """
 
@@ -39,7 +36,6 @@ class Planner:
         policy: BatchPolicy,
         limits: ScheduleLimits,
         queue: WaitQueue,
-        sequences: Mapping[RequestId, Sequence],
     ) -> None:
         self.roster = Roster(limits.max_num_seqs)
         self.cost = StepCost()
@@ -51,7 +47,6 @@ class Planner:
         self._policy = policy
         self._limits = limits
         self._queue = queue
-        self._sequences = sequences
         self._num_admitted = 0
         self._was_prefill_turn = False
 
@@ -221,11 +216,9 @@ class Planner:
             (leader to fork from or None, tokens that need no computing, blocks that it need not take from the
             pool).
         """
-        leader = self._sequences.get(seq.leader) if seq.leader is not None else None
+        leader = seq.leader
         if leader is not None and seq.life.num_preempted == 0 and leader.state is SequenceState.RUNNING:
-            cached = (
-                seq.num_prompt - 1
-            )  # the last prompt token is computed again: its logits give the first token
+            cached = seq.num_prompt - 1  # the last one is computed again: its logits give the first token
             if leader.num_valid >= cached:
                 return leader, cached, cached // self._ledger.block_size
         cached, unheld = self._ledger.probe(seq.tokens, seq.chain, seq.max_cached)

@@ -148,12 +148,13 @@ class WaitQueue:
         self._since[seq.request_id] = (now_s, self.clock.snapshot())
 
     def _unpark(self, seq: Sequence) -> None:
-        leader = seq.leader
-        group = self._parked.get(leader, []) if leader is not None else []
-        group.remove(seq)
+        if seq.leader is None:
+            raise InvariantError(f"request {seq.request_id!r} waits for a leader that it does not have")
+        name = seq.leader.request_id
+        self._parked[name].remove(seq)
         self.num_parked -= 1
-        if not group and leader is not None:
-            del self._parked[leader]
+        if not self._parked[name]:
+            del self._parked[name]
 
 
 def _rank(seq: Sequence) -> tuple[int, int]:

@@ -49,7 +49,7 @@ class Scheduler:
         self._now_s = now_s
         self._sequences: dict[RequestId, Sequence] = {}
         self._queue = WaitQueue(now_s())
-        self._planner = Planner(ledger, policy, limits, self._queue, self._sequences)
+        self._planner = Planner(ledger, policy, limits, self._queue)
         self._roster = self._planner.roster
         self._planned: dict[int, Batch] = {}
         self._step = self._num_arrived = 0
@@ -202,9 +202,7 @@ class Scheduler:
         seq = Sequence(request, chain, (request.priority, self._num_arrived), arrival_s)
         self._num_arrived += 1
         self._sequences[request.request_id] = seq
-        leader = self._leader_of(seq)
-        if leader is not None:
-            seq.leader = leader.request_id
+        leader = seq.leader = self._leader_of(seq)
         if leader is not None and leader.num_valid < seq.num_prompt - 1:
             self._queue.park(seq, leader.request_id, now_s)
         else:

@@ -100,8 +100,9 @@ class Sequence:
         self.max_tokens: int = request.sampling.max_tokens
         # Positions that ever need KV: the last drawn token is never computed.
         self.max_positions = self.num_prompt + self.max_tokens - 1
-        # The sequence whose prompt blocks this one shares when it joins.
-        self.leader: RequestId | None = None
+        # The sequence whose prompt blocks this one shares when it joins. The object, not its id: once it is
+        # over, another request may bear the id.
+        self.leader: Sequence | None = None
         self.state = SequenceState.WAITING
         self.slot: SlotId | None = None
         # Number of this stay in a slot: results with another lease are late and do not count.
