@@ -40,7 +40,7 @@ template <class F> void put_header(const pack::Header &h, int row, uint8_t *head
 }
 
 // The word of one row in a plane of 64 bytes.
-HR_INLINE void put_word(uint8_t *plane, int row, uint32_t word) { std::memcpy(plane + 4 * row, &word, 4); }
+inline void put_word(uint8_t *plane, int row, uint32_t word) { std::memcpy(plane + 4 * row, &word, 4); }
 
 // The codes of one row and step, as layout.h draws them: what it says of a byte is done to four at once.
 template <class Q, class F> HR_INLINE void put_step(const uint8_t *src, int step, int row, uint8_t *codes) {
@@ -74,13 +74,18 @@ template <class Q, class F> HR_INLINE void put_step(const uint8_t *src, int step
     }
 }
 
+// Zero what packing will not write: padding rows, and the bytes that round a panel up.
+void clear_panel(uint8_t *dst, int rows, size_t used, size_t size) {
+    if (rows < kRows) std::memset(dst, 0, size);
+    else if (used < size) std::memset(dst + used, 0, size - used);
+}
+
 // One panel: `rows` (<= 16) rows from `first` on. All rows of a block before the next block: it is written once.
 template <class Q, Layout L> void pack_panel(const Source &source, int32_t first, int rows, uint8_t *dst) {
     using F = Format<L>;
     static_assert(Q::COLUMNS == F::BLOCK_COLUMNS, "a source block becomes one block of the panel");
-    const size_t blocks = (size_t)source.k / Q::COLUMNS, used = blocks * F::BLOCK_BYTES;
-    const size_t unset = rows < kRows ? 0 : used;       // full blocks are written whole; the rest must be zero
-    std::memset(dst + unset, 0, panel_bytes(L, source.k) - unset);
+    const size_t blocks = (size_t)source.k / Q::COLUMNS;
+    clear_panel(dst, rows, blocks * F::BLOCK_BYTES, panel_bytes(L, source.k));
     const uint8_t *src[kRows] = {};
     for (int row = 0; row < rows; row++) src[row] = source.row(first + row);
     for (size_t block = 0; block < blocks; block++, dst += F::BLOCK_BYTES) {
@@ -95,17 +100,27 @@ template <class Q, Layout L> void pack_panel(const Source &source, int32_t first
     }
 }
 
-// Float panels are [K][16]: `Bytes` per value, moved in tiles of 64 columns.
-template <int Bytes> void pack_float_panel(const Source &source, int32_t first, int rows, uint8_t *dst, size_t size) {
+// `Count` rows of a float panel, columns [begin, end): a column of them is written as one piece.
+template <class T, int Count> HR_INLINE void move_rows(const Source &source, int32_t first, int32_t begin, int32_t end, uint8_t *dst) {
+    const uint8_t *src[Count];
+    for (int i = 0; i < Count; i++) src[i] = source.row(first + i);
+    for (int32_t k = begin; k < end; k++) {
+        T piece[Count];
+        for (int i = 0; i < Count; i++) std::memcpy(&piece[i], src[i] + sizeof(T) * k, sizeof(T));
+        std::memcpy(dst + sizeof(T) * kRows * k, piece, sizeof piece);
+    }
+}
+
+// Float panels are [K][16]: `T` is an unsigned word of a value's size. Tiles of 64 columns stay in the first cache until all
+// their rows are there.
+template <class T> void pack_float_panel(const Source &source, int32_t first, int rows, uint8_t *dst, size_t size) {
     constexpr int32_t kTile = 64;
-    if (rows < kRows) std::memset(dst, 0, size);
+    clear_panel(dst, rows, sizeof(T) * (size_t)kRows * (size_t)source.k, size);
     for (int32_t begin = 0; begin < source.k; begin += kTile) {
         const int32_t end = least(begin + kTile, source.k);
-        for (int row = 0; row < rows; row++) {
-            const uint8_t *src = source.row(first + row);
-            for (int32_t k = begin; k < end; k++)
-                std::memcpy(dst + Bytes * ((size_t)kRows * k + row), src + (size_t)Bytes * k, Bytes);
-        }
+        int row = 0;
+        for (; row + 8 <= rows; row += 8) move_rows<T, 8>(source, first + row, begin, end, dst + sizeof(T) * row);
+        for (; row < rows; row++) move_rows<T, 1>(source, first + row, begin, end, dst + sizeof(T) * row);
     }
 }
 
@@ -122,15 +137,15 @@ struct SourceType {
 template <class Q, Layout L> constexpr SourceType block_type(int32_t type) {
     return {type, L, Q::COLUMNS, Q::BYTES, pack_panel<Q, L>};
 }
-template <Layout L, int Bytes> constexpr SourceType float_type(int32_t type) {
-    return {type, L, 1, Bytes, [](const Source &s, int32_t first, int rows, uint8_t *dst) {
-                pack_float_panel<Bytes>(s, first, rows, dst, panel_bytes(L, s.k));
+template <Layout L, class T> constexpr SourceType float_type(int32_t type) {
+    return {type, L, 1, sizeof(T), [](const Source &s, int32_t first, int rows, uint8_t *dst) {
+                pack_float_panel<T>(s, first, rows, dst, panel_bytes(L, s.k));
             }};
 }
 
 const SourceType kSources[] = {
-    float_type<Layout::F32, 4>(0),
-    float_type<Layout::F16, 2>(1),
+    float_type<Layout::F32, uint32_t>(0),
+    float_type<Layout::F16, uint16_t>(1),
     block_type<pack::Q4_0, Layout::Q4>(2),
     block_type<pack::Q4_1, Layout::Q4M>(3),
     block_type<pack::Q5_0, Layout::Q5>(6),
@@ -141,7 +156,7 @@ const SourceType kSources[] = {
     block_type<pack::Q4_K, Layout::Q4K>(12),
     block_type<pack::Q5_K, Layout::Q5K>(13),
     block_type<pack::Q6_K, Layout::Q6K>(14),
-    float_type<Layout::BF16, 2>(30),
+    float_type<Layout::BF16, uint16_t>(30),
 };
 
 const SourceType *find_source(int32_t type) {
