@@ -399,7 +399,7 @@ def test_finish_from_outside_releases_everything():
 
 
 def test_kv6_a_reused_id_is_not_the_leader():
-    """A sibling that outlives its leader must not share the prompt of a later request with the leader's id."""
+    """A sibling that outlives its leader shares nothing with a later request of the leader's id."""
     world = World(num_blocks=40, block_size=4, limits=limits(max_num_seqs=2))
     world.add(make_request("other", range(30, 40), max_tokens=12))
     world.step()
