@@ -1,7 +1,11 @@
 """What a caller asked for, validated once, then never changed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from numbers import Real
+from operator import index
+from typing import Any, cast
 
 from headrace.base.errors import RequestError
 from headrace.base.ids import AdapterId, RequestId
@@ -11,6 +15,12 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
 MAX_CHOICES = 128
 MAX_ID_LIST = 1024
+
+_REALS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_WHOLES = ("top_k", "min_tokens", "n")
+_WHOLES_OR_NONE = ("seed", "max_tokens", "logprobs", "prompt_logprobs")
+_TEXTS = ("stop", "bad_words")
+_LISTS = ("logit_bias", "allowed_token_ids", "bad_words_ids", "stop_token_ids")
 
 
 class FinishReason(Enum):
@@ -26,8 +36,11 @@ class FinishReason(Enum):
 class SamplingParams:
     """How to draw tokens. Names and meanings are vLLM's; the order of operations is `compute/sampling`'s.
 
+    Any sequence is taken where a tuple is declared, one string where strings are, a mapping for `logit_bias`,
+    and numbers of other libraries; they are stored as declared.
+
     Raises:
-        RequestError: a value is out of range; `param` names it.
+        RequestError: a value has a wrong type or is out of range; `param` names it.
     """
 
     temperature: float = 1.0
@@ -74,7 +87,8 @@ class SamplingParams:
     """Leave special tokens out of the text."""
 
     def __post_init__(self) -> None:
-        """Check every range."""
+        """Bring values into the declared types, then check every range."""
+        self._settle_types()
         _in("temperature", self.temperature, 0.0, 100.0)
         if self.top_k < -1:
             raise RequestError(
@@ -92,6 +106,16 @@ class SamplingParams:
         _in("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         self._check_lists()
         self._check_counts()
+
+    def _settle_types(self) -> None:
+        forms = dict.fromkeys(_REALS, _real) | dict.fromkeys(_WHOLES, _whole)
+        forms |= dict.fromkeys(_WHOLES_OR_NONE, _whole_or_none) | dict.fromkeys(_TEXTS, _texts)
+        forms |= dict.fromkeys(_LISTS, _listed)
+        for name, form in forms.items():
+            given = getattr(self, name)
+            settled = form(name, given)
+            if settled is not given:
+                object.__setattr__(self, name, settled)
 
     def _check_lists(self) -> None:
         if len(self.logit_bias) > MAX_ID_LIST:
@@ -139,6 +163,57 @@ class SamplingParams:
                 raise RequestError(f"{name} must be in [0, {MAX_LOGPROBS}], got {value}", param=name)
 
 
+def _real(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise RequestError(f"{name} must be a number, got {value!r:.80}", param=name)
+    return value if isinstance(value, int | float) else float(value)
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise RequestError(f"{name} must be a whole number, got {value!r:.80}", param=name)
+    return index(value)
+
+
+def _whole_or_none(name: str, value: Any) -> int | None:
+    return None if value is None else _whole(name, value)
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    texts = _tuple(name, (value,) if isinstance(value, str) else value)
+    for text in texts:
+        if not isinstance(text, str):
+            raise RequestError(f"{name} must hold texts, got {text!r:.80}", param=name)
+    return texts
+
+
+def _listed(name: str, value: Any) -> tuple[Any, ...] | None:
+    """Token ids, pairs (token id, value), or words as tuples of token ids."""
+    if value is None and name == "allowed_token_ids":
+        return None
+    if name == "logit_bias":
+        pairs = _tuple(name, tuple(value.items()) if isinstance(value, Mapping) else value)  # pyright: ignore
+        return tuple((_whole(name, i), _real(name, bias)) for i, bias in (_pair(p) for p in pairs))
+    if name == "bad_words_ids":
+        return tuple(tuple(_whole(name, i) for i in _tuple(name, word)) for word in _tuple(name, value))
+    return tuple(_whole(name, i) for i in _tuple(name, value))
+
+
+def _pair(value: Any) -> tuple[Any, ...]:
+    pair = _tuple("logit_bias", value)
+    if len(pair) != 2:
+        raise RequestError(f"logit_bias holds pairs (token id, value), got {value!r:.80}", param="logit_bias")
+    return pair
+
+
+def _tuple(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, tuple):
+        return cast("tuple[Any, ...]", value)
+    if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
+        raise RequestError(f"{name} must be a list, got {value!r:.80}", param=name)
+    return tuple(value)
+
+
 def _in(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:  # NaN fails too
         raise RequestError(f"{name} must be in [{low:g}, {high:g}], got {value}", param=name)
@@ -149,8 +224,7 @@ class Request:
     """One sequence for the engine: one choice of one API request, in token ids.
 
     `sampling.seed` is set, `sampling.max_tokens` is set (capped by the context limit) and `sampling.n` is 1:
-    intake
-    resolves them and fans the choices out.
+    intake resolves them and fans the choices out.
     """
 
     request_id: RequestId

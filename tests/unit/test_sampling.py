@@ -197,3 +197,8 @@ def test_seeds_of_choices_and_requests():
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= s < 2**63 for s in seeds)
     assert choice_seed(5, 3) == choice_seed(5, 3) != choice_seed(6, 3)
+
+
+@pytest.mark.parametrize("top_k", [VOCAB, VOCAB + 1, 2**31, 2**70])
+def test_any_top_k_above_the_vocabulary_is_off(top_k):
+    assert drawn(top_k=top_k, temperature=1.3) == drawn(temperature=1.3)

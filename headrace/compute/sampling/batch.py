@@ -49,7 +49,7 @@ class SamplingState:
             raise ValueError(f"request {request.request_id!r} has no seed")
         self._seeds[slot] = sampling.seed
         self._temperature[slot] = sampling.temperature
-        self._top_k[slot] = max(sampling.top_k, 0)
+        self._top_k[slot] = min(max(sampling.top_k, 0), self._vocab)  # above V it means off, as V does
         self._top_p[slot] = sampling.top_p
         self._min_p[slot] = sampling.min_p
         self._penalties[slot] = (

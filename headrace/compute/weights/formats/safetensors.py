@@ -20,11 +20,12 @@ from headrace.compute.weights.tensors import Tensor, WeightMap
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 MAX_JSON_BYTES = 64 << 20
 MAX_END_IDS = 64
+# The ranges of `SamplingParams`, so that a checkpoint is refused by name instead of every request to it.
 _SAMPLING = {
     "temperature": (0.0, 100.0),
-    "top_p": (0.0, 1.0),
+    "top_p": (1e-6, 1.0),
     "min_p": (0.0, 1.0),
-    "repetition_penalty": (0.0, 100.0),
+    "repetition_penalty": (1e-6, 10.0),
 }
 
 
