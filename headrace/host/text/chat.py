@@ -1,17 +1,14 @@
 """Conversations to prompts: the model's own Jinja template, run in a sandbox."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, cast
-
-from jinja2 import nodes
-from jinja2.exceptions import TemplateError
 
 from headrace.base import clock
 from headrace.base.errors import RequestError
 from headrace.host.text.template.budget import Budget
 from headrace.host.text.template.lookalike import map_texts, unused_marks
-from headrace.host.text.template.sandbox import BUDGET, MARKS, Sandbox
 from headrace.host.text.tokenizer import Tokenizer
 
 MAX_TEMPLATE_CHARS = 256 << 10
@@ -29,14 +26,13 @@ CHATML = (
 """The most common format, for models that bring no template; used only when asked for."""
 
 Json = dict[str, Any]
-_SANDBOX = Sandbox()
 
 
 class ChatTemplate:
     """A model's chat template. Immutable, safe to share between threads.
 
     A template that is missing or broken is reported when it is used, so that such a model still completes
-    text.
+    text. It is compiled, and Jinja imported, at the first use or by `prepare`.
 
     Args:
         template: the Jinja source; None when the model brings none.
@@ -44,21 +40,31 @@ class ChatTemplate:
     """
 
     def __init__(self, template: str | None, special_tokens: Mapping[str, str]) -> None:
+        self._source = template
         self._special_tokens = dict(special_tokens)
-        self._fault = ""
-        self._make: Callable[..., Any] | None = None
-        self._reads_parts = False
-        if template is None:
-            self._fault = (
+
+    def prepare(self) -> None:
+        """Compile now what the first use would compile; a fault is kept for that use."""
+        _ = self._compiled
+
+    @cached_property
+    def _compiled(self) -> tuple[Any, str]:
+        """The program, or what is wrong with the template."""
+        from headrace.host.text.template.program import TemplateProgram  # noqa: PLC0415 - imports Jinja
+
+        if self._source is None:
+            return None, (
                 "this model has no chat template; use the completions API, or start with a template "
                 "(CHATML is the most common format)"
             )
-        elif len(template) > MAX_TEMPLATE_CHARS:
-            self._fault = (
-                f"the chat template has {len(template)} characters; the limit is {MAX_TEMPLATE_CHARS}"
+        if len(self._source) > MAX_TEMPLATE_CHARS:
+            return None, (
+                f"the chat template has {len(self._source)} characters; the limit is {MAX_TEMPLATE_CHARS}"
             )
-        else:
-            self._compile(template)
+        try:
+            return TemplateProgram(self._source), ""
+        except ValueError as fault:
+            return None, str(fault)
 
     def render(
         self,
@@ -116,19 +122,12 @@ class ChatTemplate:
         pieces = (p.replace(mark, "") if isinstance(p, str) else p for p in tokenizer.split(text))
         return tokenizer.encode_pieces(p for p in pieces if p)
 
-    def _compile(self, template: str) -> None:
-        try:
-            tree, self._make = _SANDBOX.compile_bounded(template)
-        except Exception as fault:  # noqa: BLE001  (the parser is not the only one to fail on a broken template)
-            self._fault = f"the model's chat template is broken: {_reason(fault)}"
-        else:
-            self._reads_parts = any(_reads_content(loop.iter) for loop in tree.find_all(nodes.For))
-
     def _render(self, variables: Json, cut: str, marks: list[str]) -> str:
         """Renders; with `cut`, that mark ends the last message, and the text ends there."""
-        if self._make is None:
-            raise RequestError(self._fault, param="messages")
-        messages = [self._tidy(m) for m in variables["messages"]]
+        program, fault = self._compiled
+        if program is None:
+            raise RequestError(fault, param="messages")
+        messages = [self._tidy(m, program.reads_parts) for m in variables["messages"]]
         if not messages:
             raise RequestError("messages is empty; send at least one", param="messages")
         if cut:
@@ -139,18 +138,10 @@ class ChatTemplate:
             chars=MAX_CHARS + 8 * num_chars,
             deadline_s=clock.now_s() + MAX_SECONDS + num_chars * 1e-7,
         )
-        hidden: Json = {BUDGET: budget, MARKS: tuple(marks)}
-        values = {**self._special_tokens, **variables, "messages": messages, **hidden}
-        try:
-            text = cast("str", self._make().render(values))
-        except TemplateError as fault:
-            raise RequestError(
-                f"the model's chat template refuses: {_reason(fault)}", param="messages"
-            ) from fault
-        except Exception as fault:
-            raise RequestError(
-                f"the model's chat template fails on these messages: {_reason(fault)}", param="messages"
-            ) from fault
+        text = cast(
+            "str",
+            program.render({**self._special_tokens, **variables, "messages": messages}, budget, tuple(marks)),
+        )
         if not cut:
             return text
         end = text.rfind(cut)
@@ -158,30 +149,20 @@ class ChatTemplate:
             raise RequestError("the chat template does not write the last message", param="messages")
         return text[:end].replace(cut, "")
 
-    def _tidy(self, message: Any) -> Json:
-        """One message as templates expect it: text parts joined unless it reads parts, arguments parsed."""
+    @staticmethod
+    def _tidy(message: Any, reads_parts: bool) -> Json:
+        """One message as templates expect it: text parts joined unless they read parts, arguments parsed."""
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):  # type: ignore[union-attr]
             raise RequestError("each message needs a role and is an object", param="messages")
         tidy = dict(cast("Mapping[str, Any]", message))
         content = tidy.get("content")
         if content is None:
             tidy["content"] = ""
-        elif isinstance(content, list) and not self._reads_parts:
+        elif isinstance(content, list) and not reads_parts:
             tidy["content"] = _joined(cast("list[Any]", content))
         if tidy.get("tool_calls"):
             tidy["tool_calls"] = [_parsed(call) for call in tidy["tool_calls"]]
         return tidy
-
-
-def _reads_content(expression: nodes.Node) -> bool:
-    """Whether a loop goes over a message's content, that is, over its parts."""
-    found = [expression, *expression.find_all((nodes.Getattr, nodes.Getitem, nodes.Name))]
-    return any(
-        (isinstance(n, nodes.Getattr) and n.attr == "content")
-        or (isinstance(n, nodes.Getitem) and isinstance(n.arg, nodes.Const) and n.arg.value == "content")
-        or (isinstance(n, nodes.Name) and n.name == "content")
-        for n in found
-    )
 
 
 def _joined(parts: list[Any]) -> str:
@@ -236,8 +217,3 @@ def _count_chars(variables: Json) -> int:
 
     map_texts(variables, add)
     return total
-
-
-def _reason(fault: BaseException) -> str:
-    text = str(fault) or type(fault).__name__
-    return text if isinstance(fault, TemplateError) else f"{type(fault).__name__}: {text:.300}"
