@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
-    """The application; only the command that is called is imported, the others are their first lines."""
+    """The application: the command that is called, alone; else all commands, each with its first line."""
     app = typer.Typer(
         no_args_is_help=True,
         add_completion=False,
@@ -42,11 +42,11 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
         help="Headrace: an exact inference engine and server for large language models.",
     )
-    called = next((a for a in arguments if not a.startswith("-")), None)
-    for name in COMMANDS.names():
-        if name == called:
-            app.command(name, help=page(name))(COMMANDS.get(name))
-        else:
+    names = COMMANDS.names()
+    if arguments and arguments[0] in names:
+        app.command(arguments[0], help=page(arguments[0]))(COMMANDS.get(arguments[0]))
+    else:
+        for name in names:
             app.command(name, help=first_line(name))(_not_called)
     app.callback()(_options)
     return app

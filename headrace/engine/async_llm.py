@@ -73,6 +73,8 @@ class AsyncLLM:
         else:
             with phases.phase("engine process"):
                 client = RemoteClient(opened.resolved.pinned())
+        with phases.phase("chat template"):
+            opened.text.chat_template.prepare()
         return cls(opened, client, phases.seconds)
 
     async def generate(
