@@ -63,6 +63,13 @@ def test_counts_beyond_the_file_are_refused_before_any_work(count):
     tracemalloc.stop()
 
 
+def test_large_files_cannot_make_much_larger_values():
+    """Every count is true here, but as Python values the bytes would take sixteen times their room."""
+    array = struct.pack("<IQ", 0, 9 << 20) + bytes(9 << 20)
+    refused(raw_file([pair("a", ARRAY, array), pair("b", ARRAY, array)]), "'b'", "16777216")
+    refused(raw_file([pair(f"{i:05}", 0, b"x") for i in range(65_537)]), "65537 metadata entries")
+
+
 def test_nonsense_in_metadata():
     refused(raw_file([pair("a", 99, b"")]), "'a'", "99")
     refused(raw_file([pair("a", ARRAY, struct.pack("<IQ", ARRAY, 1))]), "array of arrays")

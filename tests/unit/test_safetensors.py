@@ -3,13 +3,17 @@
 import json
 import shutil
 import struct
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
 from headrace.base.errors import CheckpointError, NotFoundError
+from headrace.compute.models.rope import RopeBank
 from headrace.compute.weights.checkpoint import open_checkpoint
 from headrace.compute.weights.formats._safetensors_file import read_file
+from headrace.compute.weights.formats.safetensors import describe, find_family
+from headrace.compute.weights.modelspec import FAMILIES
 from tests.kit.checkpoints import make, tokens
 from tests.kit.forward import Harness, log_softmax
 
@@ -238,3 +242,78 @@ def test_nothing_usable(tmp_path):
     (tmp_path / "x.gguf").write_bytes(b"GGML....")
     with pytest.raises(CheckpointError, match="GGUF"):
         open_checkpoint(tmp_path / "x.gguf")
+
+
+ODD = (
+    *(None, -1, 0, 1, 2**31, 2**63, "x", "", [], {}, [1], ["a"], [[1]], [None], True, 1.5, 1e308, {"a": 1}),
+    *(float("nan"), float("inf"), 1e-9, [0.0] * 8, [float("nan")] * 8, [1] * 8),
+)
+CONFIG = {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 128,
+    "rope_theta": 1e4,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "architectures": ["LlamaForCausalLM"],
+}
+SOMETIMES = (
+    *(
+        "layer_types",
+        "use_sliding_window",
+        "max_window_layers",
+        "attention_bias",
+        "mlp_bias",
+        "sliding_window",
+    ),
+    *("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "sliding_window_pattern"),
+    *(
+        "rope_parameters",
+        "rope_scaling",
+        "partial_rotary_factor",
+        "rope_local_base_freq",
+        "hidden_activation",
+    ),
+    *("original_max_position_embeddings", "tie_word_embeddings", "quantization_config", "auto_map"),
+)
+SCALINGS = {
+    "linear": {"factor": 4.0},
+    "dynamic": {"factor": 4.0},
+    "yarn": {"mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32, "beta_slow": 1, "truncate": True},
+    "llama3": {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "longrope": {"factor": 4.0, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8},
+}
+
+
+def describe_and_turn(config):
+    """Everything that numbers of a configuration go through before weights are read."""
+    spec, _ = describe(*find_family(config), config)
+    return RopeBank([layer.attention.rope for layer in spec.layers], 64, 2)
+
+
+@pytest.mark.parametrize("family", FAMILIES.names())
+def test_configurations_of_any_wrong_type_are_refused_and_nothing_else(family):
+    good = CONFIG | {"architectures": [FAMILIES.get(family).architectures[0]]}
+    for key in (*good, *SOMETIMES):
+        for value in ODD:
+            with suppress(CheckpointError):
+                describe_and_turn(good | {key: value})
+
+
+@pytest.mark.parametrize("kind", SCALINGS)
+def test_at1_rope_parameters_of_any_wrong_value_are_refused_and_nothing_else(kind):
+    scaling = SCALINGS[kind] | {"rope_type": kind}
+    if kind != "dynamic":
+        scaling["original_max_position_embeddings"] = 32
+    describe_and_turn(CONFIG | {"rope_scaling": scaling})
+    for key in (*scaling, "rope_theta", "partial_rotary_factor", "type", "attention_factor"):
+        for value in ODD:
+            with suppress(CheckpointError):
+                describe_and_turn(CONFIG | {"rope_scaling": scaling | {key: value}})
+            with suppress(CheckpointError):
+                describe_and_turn(CONFIG | {"rope_scaling": scaling, key: value})

@@ -1,5 +1,6 @@
 import json
 import time
+from contextlib import suppress
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -10,7 +11,7 @@ from headrace.compute.weights.formats.gguf import FORMAT
 from headrace.host.text.tokenizer import load_tokenizer
 from headrace.host.text.vocab.pretokenize import RULE_BY_NAME
 from headrace.host.text.vocab.spelling import CHAR_BY_BYTE
-from tests.kit.vocabs import byte_metadata, byte_tokenizer, score_tokenizer
+from tests.kit.vocabs import byte_metadata, byte_tokenizer, score_metadata, score_tokenizer
 
 
 def token_id(tokenizer, text: str) -> int:
@@ -294,3 +295,84 @@ def timed(work) -> float:
     start = time.process_time()
     work()
     return time.process_time() - start
+
+
+ODD = (
+    -1,
+    0,
+    2**63,
+    "x",
+    "",
+    [],
+    {},
+    [1],
+    [-1],
+    ["a"],
+    [[1]],
+    [None],
+    True,
+    1.5,
+    float("nan"),
+    float("inf"),
+    {"a": 1},
+)
+OTHERS = (
+    *(
+        "add_bos_token",
+        "add_eos_token",
+        "add_space_prefix",
+        "precompiled_charsmap",
+        "remove_extra_whitespaces",
+    ),
+    *("eot_token_id", "padding_token_id", "pre", "scores"),
+)
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama", "t5"])
+def test_metadata_of_any_wrong_type_is_refused_and_nothing_else(model):
+    scored = score_metadata({"a": -1.0, "\u2581b": -2.0}) | {"tokenizer.ggml.model": model}
+    good = byte_metadata() if model == "gpt2" else scored
+    for key in {*good, *(f"tokenizer.ggml.{k}" for k in OTHERS), "tokenizer.chat_template"}:
+        for value in ODD:
+            with suppress(CheckpointError):
+                load_tokenizer(TokenizerSource(gguf=good | {key: value})).encode("hello w\u00f6rld")
+
+
+ODD_JSON = (None, -1, 0, 2**63, "x", "", [], {}, [1], [[1]], True, 1.5, {"content": 1}, [{}], [{"name": []}])
+KEYS = {
+    "tokenizer_config.json": ("bos_token", "eos_token", "chat_template", "add_bos_token", "add_eos_token"),
+    "special_tokens_map.json": ("bos_token", "eos_token"),
+    "generation_config.json": ("eos_token_id",),
+    "config.json": ("eos_token_id", "text_config"),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_small_files_of_any_wrong_type_are_refused_and_nothing_else(tmp_path, name):
+    write_directory(tmp_path)
+    good = json.loads((tmp_path / name).read_text()) if (tmp_path / name).exists() else {}
+    for key in KEYS[name]:
+        for value in ODD_JSON:
+            (tmp_path / name).write_text(json.dumps(good | {key: value}))
+            with suppress(CheckpointError):
+                load_tokenizer(TokenizerSource(directory=tmp_path))
+
+
+def test_a_panic_of_the_library_is_a_broken_file(tmp_path):
+    write_directory(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["post_processor"]["special_tokens"] = {}
+    file.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match="cannot encode"):
+        load_tokenizer(TokenizerSource(directory=tmp_path))
+
+
+@pytest.mark.parametrize("specials", [["<" + "x" * 200_000 + ">"], [f"<{i:0100}>" for i in range(20_000)]])
+def test_monstrous_special_tokens_are_refused_before_they_cost_memory(specials):
+    data = byte_metadata()
+    entries, types = data["tokenizer.ggml.tokens"], data["tokenizer.ggml.token_type"]
+    data |= {"tokenizer.ggml.tokens": [*entries, *specials]}
+    data |= {"tokenizer.ggml.token_type": [*types, *[3] * len(specials)]}
+    with pytest.raises(CheckpointError, match="special token"):
+        load_tokenizer(TokenizerSource(gguf=data))

@@ -24,6 +24,9 @@ _OWN: dict[str, set[str]] = {
         "short_mscale", "long_mscale",
     },
 }  # fmt: skip
+# The formulas of these kinds divide by the logarithm of that number.
+_LEAST_BASE = {"yarn": 1.001}
+_LEAST_ORIGINAL = {"longrope": 2}
 _ALIASES = {"su": "longrope", "none": "default"}
 
 
@@ -46,10 +49,10 @@ def read_rope(
     raw = _parameters(config, layer_type)
     where = f"the rope parameters of {config.where}"
     kind = raw.get("rope_type", raw.get("type", "default"))
-    kind = aliases.get(kind, kind) if isinstance(kind, str) else kind
+    kind = aliases.get(kind, kind) if isinstance(kind, str) else repr(kind)
     if kind not in _OWN:
         raise CheckpointError(
-            f"rope type {kind!r} in {config.where} is not supported; known: {', '.join(_OWN)}"
+            f"rope type {kind!r:.80} in {config.where} is not supported; known: {', '.join(_OWN)}"
         )
     unknown = sorted(k for k, v in raw.items() if k not in _SHARED | _OWN[kind] and v is not None)
     if unknown:
@@ -66,7 +69,7 @@ def read_rope(
     original, params = _read_params(kind, raw, config, dims // 2)
     return RopeSpec(
         kind=kind,
-        base=as_number(base, f"rope_theta in {where}", 1.0, 1e15),
+        base=as_number(base, f"rope_theta in {where}", _LEAST_BASE.get(kind, 1.0), 1e15),
         dims=dims,
         original_length=original,
         params=params,
@@ -97,7 +100,8 @@ def _read_params(kind: str, raw: Mapping[str, Any], config: Config, half: int) -
         or raw.get("original_max_position_embeddings")
         or length
     )
-    original = int(as_number(original, f"original_max_position_embeddings in {where}", 1, MAX_LENGTH))
+    least = _LEAST_ORIGINAL.get(kind, 1)
+    original = int(as_number(original, f"original_max_position_embeddings in {where}", least, MAX_LENGTH))
 
     def number(key: str, low: float, high: float, default: float | None = None) -> float:
         found = raw.get(key)

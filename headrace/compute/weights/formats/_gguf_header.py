@@ -10,6 +10,9 @@ from headrace.base.errors import CheckpointError
 MAGIC = b"GGUF"
 MAX_NAME_BYTES = 65_535
 MAX_DIMS = 4
+MAX_PAIRS, MAX_TENSORS = 1 << 16, 1 << 20
+MAX_ELEMENTS = 1 << 24
+"""Values of all arrays together: in memory a byte of the file becomes up to sixteen."""
 MAX_ALIGNMENT = 1 << 20
 DEFAULT_ALIGNMENT = 32
 MIN_PAIR_BYTES = 13
@@ -17,6 +20,7 @@ MIN_PAIR_BYTES = 13
 MIN_TENSOR_BYTES = 32
 """Name length, number of dimensions, one dimension, type, offset: the least a tensor entry takes."""
 
+_WINDOW_BYTES = 1 << 20
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -58,6 +62,7 @@ class _Cursor:
         self.buffer = buffer
         self.size = len(buffer)
         self.at = 0
+        self.elements_left = MAX_ELEMENTS
 
     def take(self, size: int, what: str) -> int:
         """The offset of the next `size` bytes, which are then passed."""
@@ -83,27 +88,39 @@ class _Cursor:
         return _decode(bytes(self.buffer[start : self.at]), what)
 
     def texts(self, count: int, what: str) -> list[str]:
-        """`count` strings; the loop is written out because vocabularies hold hundreds of thousands."""
-        unpack, buffer, size, at = _U64.unpack_from, self.buffer, self.size, self.at
+        """`count` strings; read from copied windows, as vocabularies hold hundreds of thousands."""
         found: list[bytes] = []
-        add: Callable[[bytes], None] = found.append
-        for _ in range(count):
-            if at + 8 > size:
-                break
-            end = at + 8 + unpack(buffer, at)[0]
-            if end > size:
-                break
-            add(bytes(buffer[at + 8 : end]))
-            at = end
-        self.at = at
-        if len(found) != count:
-            raise CheckpointError(
-                f"the GGUF file ends inside {what}: {count} strings announced, {len(found)} there"
-            )
+        while len(found) < count:
+            before = self.at
+            self._window_of_texts(found, count)
+            if self.at == before:
+                raise CheckpointError(
+                    f"the GGUF file ends inside {what}: {count} strings announced, {len(found)} there"
+                )
         try:
             return [raw.decode() for raw in found]
         except UnicodeDecodeError:
             return [_decode(raw, what) for raw in found]
+
+    def _window_of_texts(self, found: list[bytes], count: int) -> None:
+        """Pass the strings that lie within the next bytes; at least one unless the file ends first."""
+        if self.size - self.at < 8:
+            return
+        first = 8 + _U64.unpack_from(self.buffer, self.at)[0]
+        if first > self.size - self.at:
+            return
+        window = bytes(self.buffer[self.at : self.at + max(first, _WINDOW_BYTES)])
+        unpack, end, at = _U64.unpack_from, len(window), 0
+        add: Callable[[bytes], None] = found.append
+        for _ in range(count - len(found)):
+            if at + 8 > end:
+                break
+            following = at + 8 + unpack(window, at)[0]
+            if following > end:
+                break
+            add(window[at + 8 : following])
+            at = following
+        self.at += at
 
 
 def _decode(raw: bytes, what: str) -> str:
@@ -116,7 +133,7 @@ def _decode(raw: bytes, what: str) -> str:
 def parse_header(buffer: memoryview) -> Header:
     """Parse the header at the start of `buffer`, a whole file's bytes.
 
-    Work and memory are bounded by the file's size. Data of tensors is not looked at.
+    Work and memory are bounded by the file's size and by `MAX_ELEMENTS`. Data of tensors is not looked at.
 
     Raises:
         CheckpointError: not GGUF, version 1, big-endian, truncated, or any number that cannot be true.
@@ -126,6 +143,11 @@ def parse_header(buffer: memoryview) -> Header:
     num_tensors, num_pairs = cursor.u64("the tensor count"), cursor.u64("the metadata count")
     _bounded(num_pairs, MIN_PAIR_BYTES, cursor, "metadata entries")
     _bounded(num_tensors, MIN_TENSOR_BYTES, cursor, "tensors")
+    if num_pairs > MAX_PAIRS or num_tensors > MAX_TENSORS:
+        raise CheckpointError(
+            f"the GGUF file has {num_pairs} metadata entries and {num_tensors} tensors; "
+            f"the limits are {MAX_PAIRS} and {MAX_TENSORS}"
+        )
     metadata: dict[str, Any] = {}
     for _ in range(num_pairs):
         key = cursor.text("a metadata key", MAX_NAME_BYTES)
@@ -181,6 +203,12 @@ def _value(cursor: _Cursor, key: str) -> Any:
 def _array(cursor: _Cursor, key: str) -> list[Any]:
     what = f"the array {key!r}"
     kind, count = cursor.u32(what), cursor.u64(what)
+    if count <= cursor.size:  # else it is refused below, where the bytes are missed
+        cursor.elements_left -= count
+    if cursor.elements_left < 0:
+        raise CheckpointError(
+            f"the GGUF metadata holds more than {MAX_ELEMENTS} values in arrays; {key!r} is one too many"
+        )
     if kind == _STRING:
         _bounded(count, 8, cursor, f"strings in {key!r}")
         return cursor.texts(count, what)

@@ -95,9 +95,9 @@ def find_family(config: Mapping[str, Any]) -> tuple[str, Family]:
     families = FAMILIES.all()
     known = {a: name for name, family in families.items() for a in family.architectures}
     asked = config.get("architectures")
-    if not isinstance(asked, list) or len(asked) != 1 or asked[0] not in known:
+    if not isinstance(asked, list) or len(asked) != 1 or str(asked[0]) not in known:
         raise CheckpointError(
-            f"model architecture {asked!r} is not supported; known: {', '.join(sorted(known))}"
+            f"model architecture {asked!r:.80} is not supported; known: {', '.join(sorted(known))}"
         )
     return known[asked[0]], families[known[asked[0]]]
 

@@ -132,9 +132,18 @@ def _spelling(core: tokenizers.Tokenizer, path: Path) -> spelling.Spelling:
 
 
 def _wrapping(core: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ids that the file puts before and after a text."""
-    plain = core.encode("a", add_special_tokens=False).ids
-    full = core.encode("a", add_special_tokens=True).ids
+    """Ids that the file puts before and after a text.
+
+    Raises:
+        CheckpointError: the file's pipeline fails on a plain text.
+    """
+    try:
+        plain = core.encode("a", add_special_tokens=False).ids
+        full = core.encode("a", add_special_tokens=True).ids
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as fault:  # a panic of the library is no Exception
+        raise CheckpointError(f"tokenizer.json cannot encode a plain text: {fault}") from fault
     for start in range(len(full) - len(plain) + 1):
         if full[start : start + len(plain)] == plain:
             return tuple(full[:start]), tuple(full[start + len(plain) :])
@@ -207,10 +216,11 @@ def _special_texts(files: _Files, ids: Callable[[str], int | None]) -> dict[str,
 def _listed_ends(files: _Files) -> set[int]:
     """End tokens that generation_config.json and config.json list."""
     ends: set[int] = set()
-    for table in (files.generation, files.model, files.model.get("text_config") or {}):
+    inner = files.model.get("text_config")
+    for table in (files.generation, files.model, cast("Json", inner) if isinstance(inner, dict) else {}):
         value = table.get("eos_token_id")
         listed = cast("list[Any]", value) if isinstance(value, list) else [value]
-        ends |= {i for i in listed if isinstance(i, int) and i >= 0}
+        ends |= {i for i in listed if type(i) is int and i >= 0}
     return ends
 
 
@@ -219,10 +229,8 @@ def _template(files: _Files) -> str | None:
         return files.template
     value = files.tokenizer.get("chat_template")
     if isinstance(value, list):  # several by name
-        named = {
-            t["name"]: t["template"] for t in cast("list[Json]", value) if "name" in t and "template" in t
-        }
-        return named.get("default")
+        entries = [cast("Json", t) for t in cast("list[Any]", value) if isinstance(t, dict)]
+        value = next((t.get("template") for t in entries if t.get("name") == "default"), None)
     return value if isinstance(value, str) else None
 
 

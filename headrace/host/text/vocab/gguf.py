@@ -58,16 +58,16 @@ class Metadata:
         """The token id `name`_token_id; None when absent or marked absent (2^32 - 1).
 
         Raises:
-            CheckpointError: the id is outside the vocabulary.
+            CheckpointError: it is no id of the vocabulary.
         """
         value = self.values.get(f"tokenizer.ggml.{name}_token_id")
-        if value is None or int(value) in (-1, 0xFFFFFFFF):
+        if value is None or value in (-1, 0xFFFFFFFF):
             return None
-        if not 0 <= int(value) < num_entries:
+        if not isinstance(value, int) or not 0 <= value < num_entries:
             raise CheckpointError(
-                f"tokenizer.ggml.{name}_token_id is {value}; the vocabulary has {num_entries} entries"
+                f"tokenizer.ggml.{name}_token_id is {value!r:.80}; the vocabulary has {num_entries} entries"
             )
-        return int(value)
+        return value
 
 
 def read(values: Mapping[str, Any]) -> tuple[Vocabulary, Marks]:
@@ -119,11 +119,11 @@ def _sentencepiece(data: Metadata, entries: list[str], types: list[int]) -> tupl
 
 
 def _unigram(data: Metadata, entries: list[str], types: list[int]) -> tuple[Vocabulary, bool, bool]:
-    charsmap = data.values.get("tokenizer.ggml.precompiled_charsmap")
+    charsmap = data.list_of("precompiled_charsmap", int) or []
     core = unigram_core(
         list(zip(entries, _scores(data, entries), strict=True)),
         data.token("unknown", len(entries)) or 0,
-        bytes(b & 0xFF for b in charsmap) if charsmap else b"",
+        bytes(b & 0xFF for b in charsmap),
         squeeze=data.flag("remove_extra_whitespaces", True),
     )
     prefix = SpacePrefix.EACH if data.flag("add_space_prefix", True) else SpacePrefix.NEVER
@@ -160,9 +160,10 @@ def _marks(data: Metadata, vocabulary: Vocabulary, add_bos: bool, add_eos: bool)
     ends = {i for name in ("eos", "eot", "eom") if (i := ids[name]) is not None}
     bos, eos = ids["bos"], ids["eos"]
     template = data.values.get("tokenizer.chat_template")
-    if template is not None and len(template) > MAX_TEMPLATE_CHARS:
+    if template is not None and (not isinstance(template, str) or len(template) > MAX_TEMPLATE_CHARS):
         raise CheckpointError(
-            f"the chat template has {len(template)} characters; the limit is {MAX_TEMPLATE_CHARS}"
+            f"tokenizer.chat_template is {template!r:.80}; a text of at most {MAX_TEMPLATE_CHARS} characters "
+            "is needed"
         )
     return Marks(
         bos_id=bos,

@@ -164,7 +164,7 @@ RULE_BY_NAME = {name: rule for rule, names in _RULES.items() for name in names}
 """Every rule by the name that `tokenizer.ggml.pre` gives it."""
 
 
-def word_rule(name: str | None) -> WordRule:
+def word_rule(name: object) -> WordRule:
     """The rule of that name.
 
     Raises:
@@ -176,9 +176,9 @@ def word_rule(name: str | None) -> WordRule:
             "the GGUF file does not say how its vocabulary cuts text (no tokenizer.ggml.pre: an old file); "
             f"convert it again, or name the model's tokenizer.json with --tokenizer. Known: {known}"
         )
-    if name not in RULE_BY_NAME:
+    if not isinstance(name, str) or name not in RULE_BY_NAME:
         raise CheckpointError(
-            f"unknown pre-tokenizer {name!r} (tokenizer.ggml.pre); guessing would give wrong tokens. "
+            f"unknown pre-tokenizer {name!r:.80} (tokenizer.ggml.pre); guessing would give wrong tokens. "
             f"Name the model's tokenizer.json with --tokenizer. Known: {known}"
         )
     return RULE_BY_NAME[name]

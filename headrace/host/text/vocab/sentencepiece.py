@@ -71,12 +71,22 @@ def unigram_core(
         unknown: id for text outside the vocabulary.
         charsmap: SentencePiece's compiled normalization rules, may be empty.
         squeeze: turn runs of spaces into one.
+
+    Raises:
+        CheckpointError: the normalization rules are broken.
     """
     byte_fallback = any(entry == "<0x00>" for entry, _ in pieces)
     core = tokenizers.Tokenizer(models.Unigram(pieces, unknown, byte_fallback))
-    steps: list[normalizers.Normalizer] = [normalizers.Precompiled(charsmap)] if charsmap else []
+    steps: list[normalizers.Normalizer] = [_precompiled(charsmap)] if charsmap else []
     if squeeze:
         steps.append(normalizers.Replace(tokenizers.Regex(_SPACE_RUN), " "))
     steps.append(normalizers.Replace(" ", SPACE_MARK))
     core.normalizer = normalizers.Sequence(steps)  # type: ignore[assignment]
     return core
+
+
+def _precompiled(charsmap: bytes) -> normalizers.Normalizer:
+    try:
+        return normalizers.Precompiled(charsmap)
+    except Exception as fault:  # the library raises bare Exception
+        raise CheckpointError(f"tokenizer.ggml.precompiled_charsmap is broken: {fault}") from fault

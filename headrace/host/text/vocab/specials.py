@@ -4,6 +4,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from headrace.base.errors import CheckpointError
+
+MAX_CHARS, MAX_CHARS_IN_ALL = 128, 1 << 20
+"""Longest special token, and all of them together: their beginnings and ends are kept to compare with."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecialToken:
@@ -21,10 +26,15 @@ class SpecialToken:
 
 
 class SpecialSplitter:
-    """Finds special tokens in text: leftmost, and the longest of those that begin at one place."""
+    """Finds special tokens in text: leftmost, and the longest of those that begin at one place.
+
+    Raises:
+        CheckpointError: special tokens are longer than any that makes sense.
+    """
 
     def __init__(self, tokens: Iterable[SpecialToken]) -> None:
         self._by_text: Mapping[str, SpecialToken] = {t.text: t for t in tokens if t.text}
+        _check_lengths(self._by_text)
         self._pattern = _alternation(self._by_text)
 
     def split(self, text: str) -> Iterator[str | SpecialToken]:
@@ -51,6 +61,15 @@ class SpecialSplitter:
             while token.strip_right and end < len(text) and text[end].isspace():
                 end += 1
             yield token, begin, end
+
+
+def _check_lengths(texts: Iterable[str]) -> None:
+    lengths = [len(text) for text in texts]
+    if max(lengths, default=0) > MAX_CHARS or sum(lengths) > MAX_CHARS_IN_ALL:
+        raise CheckpointError(
+            f"the longest special token has {max(lengths)} characters, all together {sum(lengths)}; "
+            f"the limits are {MAX_CHARS} and {MAX_CHARS_IN_ALL}"
+        )
 
 
 def _alternation(texts: Iterable[str]) -> re.Pattern[str] | None:
