@@ -104,7 +104,7 @@ def _byte_level(data: Metadata, entries: list[str], types: list[int]) -> tuple[V
     if merges is None:
         raise CheckpointError("the GGUF file holds no merges (tokenizer.ggml.merges)")
     core = tokenizers.Tokenizer(
-        _library_model(_ids(entries), [_pair(m) for m in merges], ignore_merges=rule.whole_words)
+        _library_model(_ids(entries), _pairs(merges), ignore_merges=rule.whole_words)
     )
     core.pre_tokenizer = rule.pre_tokenizer()  # type: ignore[assignment]
     return _vocabulary(core, entries, types, spelling.byte_level), rule.adds_bos, False
@@ -193,6 +193,11 @@ def _ids(entries: list[str]) -> dict[str, int]:
     if len(ids) != len(entries):  # of equal entries the first counts
         ids = dict(zip(reversed(entries), range(len(entries) - 1, -1, -1), strict=True))
     return ids
+
+
+def _pairs(merges: list[str]) -> list[tuple[str, str]]:
+    pairs = cast("list[tuple[str, str]]", [m.partition(" ")[::2] for m in merges])
+    return pairs if all(map(all, pairs)) else [_pair(m) for m in merges]
 
 
 def _pair(merge: str) -> tuple[str, str]:
