@@ -1,5 +1,8 @@
 """Angle banks: a position's angles depend on the position and the prompt length only."""
 
+import time
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -81,6 +84,33 @@ def test_static_rows_are_positions_and_tables_are_shared():
     assert bank.table(STATIC)[0].shape == (P, 8)
     assert bank.table(other)[0].shape == (P, 4)
     assert np.array_equal(bank.table(other)[0][2], angles(other, np.array([2]), 0)[0][0])
+
+
+def test_original_lengths_that_differ_are_refused():
+    """They would share one class of keys although one of them tells lengths apart that the other does not."""
+    with pytest.raises(CheckpointError, match="64, 128"):
+        RopeBank([LONG, replace(LONG, original_length=128)], P)
+
+
+def test_entering_a_slot_of_a_long_dynamic_model_is_quick():
+    bank = RopeBank([DYNAMIC], 50_000, max_slots=2)
+    start = time.process_time()
+    bank.begin(0, 50)
+    bank.begin(1, 5_000)
+    assert time.process_time() - start < 0.1
+
+
+@pytest.mark.parametrize("prompt_len", [60, 64, 65, 200])
+def test_what_ran_in_a_slot_before_does_not_matter(prompt_len):
+    fresh, used = RopeBank([DYNAMIC, STATIC], P, max_slots=2), RopeBank([DYNAMIC, STATIC], P, max_slots=2)
+    for before in (250, 70, 10):
+        used.begin(1, before)
+    for bank in (fresh, used):
+        bank.begin(1, prompt_len)
+    for spec in (DYNAMIC, STATIC):
+        one, two = (looked_up(bank, spec, 1, range(P), prompt_len) for bank in (fresh, used))
+        assert np.array_equal(one, two)
+        assert np.array_equal(one, looked_up(used, spec, 1, range(P), prompt_len))
 
 
 def test_dynamic_and_longrope_together_are_refused():

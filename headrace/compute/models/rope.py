@@ -11,6 +11,7 @@ arXiv:2309.00071; LongRoPE: Ding et al. 2024, arXiv:2402.13753; llama3: the Llam
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from headrace.base.specs import RopeSpec
 from headrace.compute.ops.api import F32, I32
 
 F64 = NDArray[np.float64]
+_ROWS_AT_ONCE = 4096
 
 
 def inverse_frequencies(spec: RopeSpec, length: int) -> tuple[F64, float]:
@@ -27,9 +29,7 @@ def inverse_frequencies(spec: RopeSpec, length: int) -> tuple[F64, float]:
     pairs = np.arange(0, spec.dims, 2, dtype=np.float64) / spec.dims
     base, params = spec.base, spec.params
     if spec.kind == "dynamic":
-        grown = max(length, spec.original_length) / spec.original_length
-        stretch = params["factor"] * grown - (params["factor"] - 1.0)
-        base *= stretch ** (spec.dims / (spec.dims - 2)) if spec.dims > 2 else 1.0
+        base *= float(_stretch(spec, length))
     plain = base**-pairs
     if spec.kind == "linear":
         return plain / params["factor"], 1.0
@@ -106,13 +106,33 @@ def angles(spec: RopeSpec, positions: NDArray[np.integer], length: int) -> tuple
     return (np.cos(turns) * factor).astype(np.float32), (np.sin(turns) * factor).astype(np.float32)
 
 
+def growing_angles(spec: RopeSpec, first: int, end: int) -> tuple[F32, F32]:
+    """Cosines and sines [end - first, half] of a dynamic embedding, each position p at length p + 1."""
+    positions = np.arange(first, end)
+    bases = spec.base * _stretch(spec, positions + 1.0)
+    pairs = np.arange(0, spec.dims, 2, dtype=np.float64) / spec.dims
+    frequencies = (bases[:, None] ** -pairs[None, :]).astype(np.float32).astype(np.float64)
+    turns = positions[:, None] * frequencies
+    return np.cos(turns).astype(np.float32), np.sin(turns).astype(np.float32)
+
+
+def _stretch(spec: RopeSpec, length: Any) -> Any:
+    """What a dynamic embedding multiplies its base by, at an effective length (a number or an array)."""
+    if spec.dims <= 2:
+        return np.ones_like(length, np.float64)
+    grown = np.maximum(length, spec.original_length) / spec.original_length
+    factor = spec.params["factor"]
+    return (factor * grown - (factor - 1.0)) ** (spec.dims / (spec.dims - 2))
+
+
 class RopeBank:
     """The angle tables of a model: one (cosines, sines) pair per distinct `RopeSpec`, all with the same rows.
 
     ```
     static kinds:  row p = position p
     longrope:      rows [0, P) short factors, rows [P, 2P) long factors
-    dynamic:       rows [slot * P, slot * P + P) belong to the sequence in that slot
+    dynamic:       row p < P = position p at length max(p + 1, original length), for every sequence;
+                   rows [(slot + 1) * P, ...) = the prompt in that slot, when it is longer than the original
     ```
 
     Args:
@@ -121,19 +141,24 @@ class RopeBank:
         max_slots: sequences that may run together; matters for dynamic only.
 
     Raises:
-        CheckpointError: kinds that cannot share rows (dynamic with longrope).
+        CheckpointError: kinds that cannot share rows (dynamic with longrope, or with other original lengths).
     """
 
     def __init__(self, specs: Sequence[RopeSpec], max_length: int, max_slots: int = 64) -> None:
         distinct = [s for i, s in enumerate(specs) if s not in specs[:i]]
         self._specs = [s for s in distinct if s.kind != "none"]
         self._length = max_length
-        measuring = {s.kind for s in self._specs} & {"dynamic", "longrope"}
-        if len(measuring) > 1:
+        measuring = [s for s in self._specs if s.kind in ("dynamic", "longrope")]
+        if len({s.kind for s in measuring}) > 1:
             raise CheckpointError("a model with both dynamic and longrope layers is not supported")
-        self.kind = next(iter(measuring), "static")
-        self._original = max((s.original_length for s in self._specs if s.kind in measuring), default=0)
-        regions = {"static": 1, "longrope": 2, "dynamic": max_slots}[self.kind]
+        if len({s.original_length for s in measuring}) > 1:
+            raise CheckpointError(
+                f"{measuring[0].kind} layers with different original lengths are not supported: "
+                f"{', '.join(str(s.original_length) for s in measuring)}"
+            )
+        self.kind = measuring[0].kind if measuring else "static"
+        self._original = measuring[0].original_length if measuring else 0
+        regions = {"static": 1, "longrope": 2, "dynamic": 1 + max_slots}[self.kind]
         self._tables = [self._make(spec, regions) for spec in self._specs]
 
     def _make(self, spec: RopeSpec, regions: int) -> tuple[F32, F32]:
@@ -141,11 +166,13 @@ class RopeBank:
         # Zeroed memory is not touched before it is written: unused slots of a dynamic bank cost address
         # space only.
         cosines, sines = np.zeros((rows, half), np.float32), np.zeros((rows, half), np.float32)
-        lengths = {"static": (0,), "longrope": (0, 1 << 62), "dynamic": ()}[self.kind]
-        positions = np.arange(self._length)
-        for region, length in enumerate(lengths):
+        for region, length in enumerate((0, 1 << 62) if self.kind == "longrope" else (0,)):
             here = slice(region * self._length, (region + 1) * self._length)
-            cosines[here], sines[here] = angles(spec, positions, length)
+            cosines[here], sines[here] = angles(spec, np.arange(self._length), length)
+        if spec.kind == "dynamic":
+            for first in range(spec.original_length, self._length, _ROWS_AT_ONCE):
+                end = min(first + _ROWS_AT_ONCE, self._length)
+                cosines[first:end], sines[first:end] = growing_angles(spec, first, end)
         return cosines, sines
 
     def table(self, spec: RopeSpec) -> tuple[F32, F32]:
@@ -153,35 +180,32 @@ class RopeBank:
         return self._tables[self._specs.index(spec)]
 
     def begin(self, slot: int, prompt_len: int) -> None:
-        """A sequence with this prompt enters a slot. Cost: P rows per table if dynamic, else nothing."""
-        if self.kind != "dynamic":
+        """A sequence with this prompt enters a slot.
+
+        Cost: a table row per prompt token when the kind is dynamic and the prompt longer than the original
+        length, else nothing.
+        """
+        if self.kind != "dynamic" or prompt_len <= self._original:
             return
-        start = slot * self._length
+        start = (slot + 1) * self._length
+        here = slice(start, start + prompt_len)
         for spec, (cosines, sines) in zip(self._specs, self._tables, strict=True):
-            fixed = min(max(prompt_len, spec.original_length), self._length)
-            here = slice(start, start + fixed)
-            cosines[here], sines[here] = angles(spec, np.arange(fixed), prompt_len)
-            if spec.kind != "dynamic":
-                rest = slice(start + fixed, start + self._length)
-                cosines[rest], sines[rest] = angles(spec, np.arange(fixed, self._length), 0)
-                continue
-            for p in range(fixed, self._length):
-                row = slice(start + p, start + p + 1)
-                cosines[row], sines[row] = angles(spec, np.array([p]), p + 1)
+            cosines[here], sines[here] = angles(spec, np.arange(prompt_len), prompt_len)
 
     def rows(self, slot: int, positions: I32, prompt_len: int) -> I32:
         """The table row of each position [N] int32 of the sequence in `slot`."""
+        if self.kind == "static" or (self.kind == "dynamic" and prompt_len <= self._original):
+            return positions
         if self.kind == "dynamic":
-            return (positions + np.int32(slot * self._length)).astype(np.int32)
-        if self.kind == "longrope":
-            long = np.maximum(positions + 1, prompt_len) > self._original
-            return (positions + np.where(long, self._length, 0)).astype(np.int32)
-        return positions
+            own = positions < prompt_len
+            return (positions + np.where(own, (slot + 1) * self._length, 0)).astype(np.int32)
+        long = np.maximum(positions + 1, prompt_len) > self._original
+        return (positions + np.where(long, self._length, 0)).astype(np.int32)
 
     def kv_domain(self, prompt_len: int) -> str:
         """What, besides the tokens, a sequence's keys depend on; part of its blocks' keys. Empty: nothing.
 
-        Up to the original length, a key's angles are a function of its position alone.
+        A prompt within the original length has keys whose angles are a function of their position alone.
         """
         if self.kind == "static" or prompt_len <= self._original:
             return ""
