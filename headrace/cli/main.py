@@ -4,6 +4,7 @@ Exit codes: 0 fine; 1 Headrace could not do it; 2 it was asked wrongly; 130 inte
 """
 
 import ast
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -16,13 +17,25 @@ from headrace.base.errors import ConfigError, HeadraceError, RequestError
 from headrace.base.registry import Registry
 
 COMMANDS: Registry[Callable[..., None]] = Registry("command", "headrace.cli.commands", "command")
+GC_THRESHOLD = (50_000, 20, 20)
+"""Loading makes hundreds of thousands of objects that stay; looking through them again takes long."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    """Run a command line and exit; without arguments the process's own, which is then all that it does."""
+    if arguments is not None:
+        _run(list(arguments))
+        return
+    gc.set_threshold(*GC_THRESHOLD)
     try:
-        build(given)(given, prog_name="headrace")
+        _run(sys.argv[1:])
+    finally:
+        gc.freeze()  # what is left need not be taken apart piece by piece
+
+
+def _run(arguments: list[str]) -> None:
+    try:
+        build(arguments)(arguments, prog_name="headrace")
     except HeadraceError as error:
         print(f"headrace: {error.message}", file=sys.stderr)
         sys.exit(2 if isinstance(error, (ConfigError, RequestError)) else 1)

@@ -13,6 +13,7 @@ static std::vector<std::string> isas() {
 }  // namespace headrace::bind
 
 NB_MODULE(_native, module) {
+    nanobind::set_leak_warnings(false);     // a script may end without closing its engine
     module.doc() = "Native kernels, threads and step programs";
     module.def("isas", &headrace::bind::isas, "Instruction sets that are built in and run here, best first.");
     headrace::bind::bind_runtime(module);
