@@ -9,8 +9,8 @@ from headrace.base.errors import HeadraceError
 from headrace.base.request import SamplingParams
 from headrace.engine.build import OpenedModel, Phases, build_core, open_model
 from headrace.engine.client import CoreClient, LocalClient
-from headrace.engine.frontend import Frontend, wait_until_idle
-from headrace.engine.intake import Ask, Prompt
+from headrace.engine.frontend import Frontend, Sink, wait_until_idle
+from headrace.engine.intake import Ask, Prepared, Prompt
 from headrace.engine.outputs import EngineHealth, EngineStats, RequestOutput
 from headrace.engine.process.remote import RemoteClient
 from headrace.engine.resolve import Resolved
@@ -101,8 +101,8 @@ class AsyncLLM:
                 return  # the event loop is closed: nobody listens any more
 
         ask = Ask(prompt=prompt, params=params, request_id=request_id, salt=salt, priority=priority)
-        if len(prompt) > INLINE_CHARS:
-            prepared = await asyncio.to_thread(self.frontend.submit, ask, sink)
+        if len(prompt) > INLINE_CHARS or params.bad_words:
+            prepared = await self._submit_in_thread(ask, sink)
         else:
             prepared = self.frontend.submit(ask, sink)
         is_first = True
@@ -118,7 +118,20 @@ class AsyncLLM:
                 if item.finished:
                     return
         finally:
-            self.frontend.abort(prepared.request_id)
+            self.frontend.cancel(prepared)
+
+    async def _submit_in_thread(self, ask: Ask, sink: Sink) -> Prepared:
+        """`Frontend.submit`; a caller who leaves meanwhile leaves no request behind."""
+        submission = asyncio.ensure_future(asyncio.to_thread(self.frontend.submit, ask, sink))
+        try:
+            return await asyncio.shield(submission)
+        except asyncio.CancelledError:
+            submission.add_done_callback(self._cancel_late)
+            raise
+
+    def _cancel_late(self, submission: "asyncio.Future[Prepared]") -> None:
+        if not submission.cancelled() and submission.exception() is None:
+            self.frontend.cancel(submission.result())
 
     async def chat(
         self,

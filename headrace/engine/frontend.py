@@ -5,13 +5,14 @@ Thread-safe. Outputs are handed to a request's sink in the thread that receives 
 
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from queue import Empty, SimpleQueue
 from threading import Lock
 
 from headrace.base.clock import now_s
 from headrace.base.errors import EngineDeadError, HeadraceError, RequestError
-from headrace.base.faults import error_of
+from headrace.base.faults import error_of, fault_of
 from headrace.base.ids import RequestId
 from headrace.base.messages import (
     AddGroup,
@@ -85,16 +86,25 @@ class Frontend:
                 self._owner_by_sequence[request.request_id] = prepared.request_id
         try:
             self._client.send(AddGroup(requests=prepared.requests))
-        except HeadraceError:
+        except BaseException:
             self._forget(prepared.request_id)
             raise
         return prepared
 
+    def cancel(self, prepared: Prepared) -> None:
+        """`abort` for whoever submitted it; another request that has its id by now is left alone."""
+        self._abort(prepared.request_id, prepared)
+
     def abort(self, request_id: str) -> bool:
         """Ask the engine to end a request, whose last output then says `abort`; False: unknown."""
+        return self._abort(request_id, None)
+
+    def _abort(self, request_id: str, owner: Prepared | None) -> bool:
         with self._lock:
             entry = self._answers.get(request_id)
-            open_ids = () if entry is None else entry[0].open_ids
+            if entry is None or (owner is not None and entry[0].prepared is not owner):
+                return False
+            open_ids = entry[0].open_ids
         if not open_ids:
             return False
         try:
@@ -180,14 +190,16 @@ class Frontend:
             entries = [(self._answers[name], deltas) for name, deltas in by_request.items()]
         to_stop: list[RequestId] = []
         for (answer, sink), deltas in entries:
-            output, stops = answer.take(deltas)
+            output, stops = _take(answer, deltas)
             to_stop.extend(stops)
             if answer.is_finished:
                 self._forget(answer.prepared.request_id)
             if output is not None:
                 sink(output)
         if to_stop:
-            self._client.send(Finish(request_ids=tuple(to_stop), reason=FinishReason.STOP))
+            # The engine may die in this very moment; its death is an event of its own.
+            with suppress(EngineDeadError):
+                self._client.send(Finish(request_ids=tuple(to_stop), reason=FinishReason.STOP))
 
     def _on_refused(self, event: Refused) -> None:
         with self._lock:
@@ -215,6 +227,15 @@ class Frontend:
                 for request in entry[0].prepared.requests:
                     self._owner_by_sequence.pop(request.request_id, None)
         return entry
+
+
+def _take(answer: Answer, deltas: list[Delta]) -> tuple[RequestOutput | None, tuple[RequestId, ...]]:
+    """`Answer.take`; what goes wrong in one answer ends that answer, not the thread that serves all."""
+    open_ids = answer.open_ids
+    try:
+        return answer.take(deltas)
+    except Exception as error:  # noqa: BLE001 - the border between requests: the caller is told
+        return answer.fail(error_of(fault_of(error))), open_ids
 
 
 def wait_until_idle(frontend: Frontend, seconds: float) -> bool:

@@ -131,7 +131,7 @@ class LLM:
                 if output.finished:
                     return
         finally:
-            self._frontend.abort(prepared.request_id)
+            self._frontend.cancel(prepared)
 
     def close(self) -> None:
         """End the engine and free its memory; idempotent."""

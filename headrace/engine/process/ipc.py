@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from headrace.base.config import EngineConfig
-from headrace.base.errors import EngineDeadError
+from headrace.base.errors import EngineDeadError, RequestError
 from headrace.base.messages import (
     AddGroup,
     AskStats,
@@ -72,12 +72,16 @@ def encode(message: object) -> bytes:
 
     Raises:
         EngineDeadError: the message is of no known kind, or too long.
+        RequestError: a value in it has no place in a message, such as a number of more than 64 bits.
     """
     try:
         kind = KINDS.index(type(message))
     except ValueError:
         raise EngineDeadError(f"{type(message).__name__} is no message") from None
-    payload = _encoder.encode(message)
+    try:
+        payload = _encoder.encode(message)
+    except (OverflowError, ValueError, TypeError) as error:
+        raise RequestError(f"a {type(message).__name__} cannot be sent to the engine: {error}") from error
     if len(payload) > MAX_FRAME_BYTES:
         raise EngineDeadError(f"a message of {len(payload)} bytes exceeds {MAX_FRAME_BYTES}")
     return HEADER.pack(len(payload), kind) + payload

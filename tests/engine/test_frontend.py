@@ -1,0 +1,161 @@
+"""The seam of requests and engine, event by event: ids used twice, callers who leave, engines that die."""
+
+import asyncio
+from dataclasses import replace
+from threading import Event as Flag
+
+import pytest
+
+from headrace.base.errors import EngineDeadError, RequestError
+from headrace.base.messages import AddGroup, Finish, News
+from headrace.base.request import FinishReason, SamplingParams
+from headrace.base.step import Delta
+from headrace.engine import frontend as module
+from headrace.engine.async_llm import INLINE_CHARS, AsyncLLM
+from headrace.engine.build import open_model
+from headrace.engine.frontend import Frontend
+from headrace.engine.intake import Ask
+from headrace.engine.output import Answer
+from headrace.engine.process.ipc import encode
+from tests.engine.test_process import config, until
+from tests.kit.scripted import text_of
+
+
+class StillClient:
+    """Takes commands and does nothing; a test gives the events."""
+
+    def __init__(self) -> None:
+        self.phases = {}
+        self.sent = []
+        self.fault: Exception | None = None
+
+    def start(self, on_event) -> None:
+        self.tell = on_event
+
+    def send(self, command) -> None:
+        if self.fault is not None:
+            raise self.fault
+        self.sent.append(command)
+
+    def beat(self):
+        return None
+
+    def close(self) -> None:
+        pass
+
+    def finishes(self) -> list:
+        return [i for c in self.sent if isinstance(c, Finish) for i in c.request_ids]
+
+
+def opened(**more):
+    return replace(open_model(config()), **more)
+
+
+def submit(frontend, name="x", **params):
+    outputs = []
+    ask = Ask(prompt=[5, 6], params=SamplingParams(seed=1, **params), request_id=name)
+    return frontend.submit(ask, outputs.append), outputs
+
+
+def give(client, name="x", ids=(7,), **more) -> None:
+    client.tell(News(step=1, deltas=(Delta(request_id=name, new_ids=ids, **more),)))
+
+
+def test_leaving_late_spares_the_next_request_of_that_id():
+    client = StillClient()
+    frontend = Frontend(opened(), client)
+    first, _ = submit(frontend)
+    give(client, finish=FinishReason.LENGTH)
+    second, _ = submit(frontend)
+    frontend.cancel(first)
+    assert client.finishes() == []
+    frontend.cancel(second)
+    assert client.finishes() == ["x"]
+
+
+def test_an_engine_that_dies_as_a_stop_is_sent_does_not_take_the_listener_along():
+    client = StillClient()
+    frontend = Frontend(opened(text=text_of()), client)
+    _, outputs = submit(frontend, stop=("a",))
+    client.fault = EngineDeadError("gone")
+    give(client, ids=tuple(b"a"))
+    client.fault = None
+    assert outputs == [] or not outputs[-1].finished
+    give(client, ids=(), finish=FinishReason.STOP)
+    assert outputs[-1].finished
+    assert frontend.num_active == 0
+
+
+def test_a_broken_answer_ends_alone(monkeypatch):
+    client = StillClient()
+    frontend = Frontend(opened(), client)
+    (_, broken), (_, whole) = submit(frontend, "broken"), submit(frontend, "whole")
+    real = Answer.take
+
+    def take(self, deltas):
+        if self.prepared.request_id == "broken":
+            raise ZeroDivisionError("a fault of ours")
+        return real(self, deltas)
+
+    monkeypatch.setattr(module.Answer, "take", take)
+    both = tuple(
+        Delta(request_id=i, new_ids=(7,), finish=FinishReason.LENGTH if i == "whole" else None)
+        for i in ("broken", "whole")
+    )
+    client.tell(News(step=1, deltas=both))
+    assert "fault of ours" in broken[-1].error.message
+    assert broken[-1].finished
+    assert (whole[-1].finished, whole[-1].error) == (True, None)
+    assert client.finishes() == ["broken"]
+    assert frontend.num_active == 0
+
+
+@pytest.mark.parametrize("fault", [EngineDeadError("gone"), OverflowError("too large"), KeyboardInterrupt()])
+def test_what_cannot_be_sent_leaves_nothing_behind(fault):
+    client = StillClient()
+    frontend = Frontend(opened(), client)
+    client.fault = fault
+    with pytest.raises(type(fault)):
+        submit(frontend)
+    assert frontend.num_active == 0
+    client.fault = None
+    submit(frontend)
+
+
+def test_numbers_without_a_place_in_a_message_are_refused():
+    prepared, _ = submit(Frontend(opened(), StillClient()))
+    broken = prepared.requests[0]
+    object.__setattr__(broken, "priority", 2**80)
+    with pytest.raises(RequestError, match="AddGroup"):
+        encode(AddGroup(requests=(broken,)))
+
+
+async def test_kv2_a_caller_who_leaves_while_a_long_prompt_is_tokenized_leaves_no_request():
+    model = opened(text=text_of())
+    client = StillClient()
+    llm = AsyncLLM(model, client, {})
+    entered, go_on = Flag(), Flag()
+    prepare = llm.frontend.intake.prepare
+
+    def slow(ask):
+        entered.set()
+        go_on.wait(5)
+        return prepare(ask)
+
+    llm.frontend.intake.prepare = slow
+    object.__setattr__(llm.frontend.intake, "_max_model_len", 10 * INLINE_CHARS)
+    prompt = [5] * (INLINE_CHARS + 1)
+
+    async def consume():
+        async for _ in llm.generate(prompt, SamplingParams(seed=1), request_id="long"):
+            pass
+
+    task = asyncio.create_task(consume())
+    await until(entered.is_set)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert client.sent == []
+    go_on.set()
+    await until(lambda: client.finishes() == ["long"], 5)
+    assert isinstance(client.sent[0], AddGroup)
