@@ -52,7 +52,7 @@ class SamplingParams:
     min_p: float = 0.0
     """Drop tokens less likely than this share of the most likely one; in [0, 1]."""
     repetition_penalty: float = 1.0
-    """Divides positive logits (multiplies negative ones) of tokens seen in prompt or output; in (0, 10]."""
+    """Divides positive logits (multiplies negative ones) of tokens in prompt or output; in [0.01, 10]."""
     presence_penalty: float = 0.0
     """Subtracted from logits of tokens seen in the output; in [-2, 2]."""
     frequency_penalty: float = 0.0
@@ -97,11 +97,7 @@ class SamplingParams:
         if not 0.0 < self.top_p <= 1.0:
             raise RequestError(f"top_p must be in (0, 1], got {self.top_p}", param="top_p")
         _in("min_p", self.min_p, 0.0, 1.0)
-        if not 0.0 < self.repetition_penalty <= 10.0:
-            raise RequestError(
-                f"repetition_penalty must be in (0, 10], got {self.repetition_penalty}",
-                param="repetition_penalty",
-            )
+        _in("repetition_penalty", self.repetition_penalty, 0.01, 10.0)  # below, logits would overflow
         _in("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _in("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         self._check_lists()

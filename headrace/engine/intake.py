@@ -19,6 +19,8 @@ from headrace.engine.text import Text
 
 Prompt = str | Sequence[int]
 MAX_BAD_WORD_TOKENS = 64
+MAX_BAD_WORD_CHARS = 256
+MAX_PRIORITY = 2**31 - 1
 MAX_REQUEST_ID_CHARS = 256
 
 
@@ -71,6 +73,10 @@ class Intake:
         number = next(self._counter)
         prompt_ids = self.prompt_ids(ask.prompt)
         params = self._complete(ask.params, len(prompt_ids))
+        if not -MAX_PRIORITY <= ask.priority <= MAX_PRIORITY:
+            raise RequestError(
+                f"priority must be in [-{MAX_PRIORITY}, {MAX_PRIORITY}], got {ask.priority}", param="priority"
+            )
         seed = params.seed if params.seed is not None else request_seed(self._engine_seed, number)
         request_id = ask.request_id or f"req-{number}"
         if len(request_id) > MAX_REQUEST_ID_CHARS:
@@ -81,6 +87,7 @@ class Intake:
         ends = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             ends |= self._text.end_ids
+        _check_drawable(params, ends)
         leader = RequestId(request_id)
         arrival_s = now_s()
         requests = tuple(
@@ -155,18 +162,35 @@ class Intake:
         self._check_ids("stop_token_ids", params.stop_token_ids)
         if params.allowed_token_ids is not None:
             self._check_ids("allowed_token_ids", params.allowed_token_ids)
-        words = (
-            *params.bad_words_ids,
-            *(ids for w in params.bad_words for ids in self._text.encode_words(w)),
-        )
-        for word in words:
-            self._check_bad_word(word)
+        words = self._bad_words(params)
         return replace(
             params,
             max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
             bad_words=(),
-            bad_words_ids=words[:MAX_ID_LIST],
+            bad_words_ids=words,
         )
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        """All banned sequences: those given as ids, and each word's spellings."""
+        for word in params.bad_words:
+            if not 1 <= len(word) <= MAX_BAD_WORD_CHARS:  # before the work of tokenizing it
+                raise RequestError(
+                    f"a bad word must have 1 to {MAX_BAD_WORD_CHARS} characters, got {len(word)}",
+                    param="bad_words",
+                )
+        words = (
+            *params.bad_words_ids,
+            *(ids for w in params.bad_words for ids in self._text.encode_words(w)),
+        )
+        if len(words) > MAX_ID_LIST:
+            raise RequestError(
+                f"bad_words make {len(words)} token sequences (a word has up to two spellings), limit "
+                f"{MAX_ID_LIST}: send fewer words",
+                param="bad_words",
+            )
+        for word in words:
+            self._check_bad_word(word)
+        return words
 
     def _check_bad_word(self, word: tuple[int, ...]) -> None:
         if not 1 <= len(word) <= MAX_BAD_WORD_TOKENS:
@@ -182,3 +206,18 @@ class Intake:
             if not 0 <= i < self._vocab_size:
                 raise RequestError(f"{name}: token id {i} is not in [0, {self._vocab_size})", param=name)
         return ids
+
+
+def _check_drawable(params: SamplingParams, ends: frozenset[int]) -> None:
+    """Refuse what can never draw a first token: every allowed token is banned."""
+    if params.allowed_token_ids is None:
+        return
+    banned = {word[0] for word in params.bad_words_ids if len(word) == 1}
+    if params.min_tokens:
+        banned |= ends
+    if banned.issuperset(params.allowed_token_ids):
+        raise RequestError(
+            "allowed_token_ids leaves no token to draw: bad_words or min_tokens (holds end and stop tokens "
+            "back) ban all of them; allow one more token",
+            param="allowed_token_ids",
+        )

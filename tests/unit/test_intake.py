@@ -80,6 +80,27 @@ def test_bad_words_are_tokenized_with_and_without_a_space():
     assert len(words.bad_words_ids) == 3
 
 
+def test_bad_words_beyond_the_limit_are_refused_not_cut():
+    few = prepare([5], bad_words=tuple(f"w{i}" for i in range(512))).requests[0].sampling
+    assert len(few.bad_words_ids) == 1024
+    with pytest.raises(RequestError, match=r"1026 token sequences.*limit 1024"):
+        prepare([5], bad_words=tuple(f"w{i}" for i in range(513)))
+
+
+@pytest.mark.parametrize(
+    "bans",
+    [
+        {"bad_words_ids": ((5,), (6,))},
+        {"bad_words_ids": ((5,),), "stop_token_ids": (6,), "min_tokens": 1},
+        {"stop_token_ids": (5, 6), "min_tokens": 2},
+    ],
+)
+def test_a_request_that_bans_all_it_allows_is_refused(bans):
+    with pytest.raises(RequestError, match="no token to draw"):
+        prepare([5], allowed_token_ids=(5, 6), **bans)
+    assert prepare([5], allowed_token_ids=(5, 6, 7), **bans)
+
+
 @pytest.mark.parametrize("bad", [-1, VOCAB, 2**40])
 @pytest.mark.parametrize(
     "field", ["prompt", "logit_bias", "stop_token_ids", "allowed_token_ids", "bad_words_ids"]
@@ -100,6 +121,10 @@ def test_ids_outside_the_vocabulary_are_refused(field, bad):
         ("", {}),
         ([5], {"bad_words_ids": ((),)}),
         ([5], {"request_id": "x" * 300}),
+        ([5], {"priority": 2**31}),
+        ([5], {"priority": -(2**63) - 1}),
+        ([5], {"bad_words": ("",)}),
+        ([5], {"bad_words": ("x" * 257,)}),
         ([True], {}),
         ([1.5], {}),
     ],

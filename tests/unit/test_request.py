@@ -37,7 +37,7 @@ WRONG = {
     "top_k": [1.5, "1", None, -2, True],
     "top_p": [0.0, 1.1, "x", float("nan")],
     "min_p": [-0.1, 1.1],
-    "repetition_penalty": [0.0, 10.1, float("inf")],
+    "repetition_penalty": [0.0, 1e-320, 10.1, float("inf")],
     "presence_penalty": [2.1],
     "frequency_penalty": [-2.1],
     "logit_bias": [5, "x", [1], [(1, 2, 3)], [(1, "x")], {-1: 0.0}, {1: 101.0}, {1.5: 1.0}],
