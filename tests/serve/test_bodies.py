@@ -267,6 +267,16 @@ def test_a_large_body_is_refused_before_it_is_read(live: LiveServer) -> None:
     assert chunked.json()["error"]["code"] == "request_too_large"
 
 
+@pytest.mark.parametrize(
+    "body", [{"prompt": "a b " * 200_000}, {"messages": [{"role": "user", "content": "a b " * 200_000}]}]
+)
+def test_a_text_far_beyond_the_context_is_not_tokenized(live: LiveServer, body: dict[str, Any]) -> None:
+    refused = post(live, "/tokenize", body)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    assert "limit is 64 tokens" in refused.json()["error"]["message"]
+
+
 def test_health_answers_while_large_bodies_are_parsed() -> None:
     with LiveServer(FakeLLM(hello), max_body_bytes=32 << 20) as live:
         bodies = [

@@ -86,7 +86,7 @@ async def create(request: Request) -> Response:
     name = new_id(request, body.request_id)
     envelope = Envelope.chat(name, state.model_name)
     messages = [m.to_template() for m in body.messages]
-    await state.check_room(sum(len(m["content"].encode("utf-8", "replace")) for m in messages))
+    await state.check_room(sum(m.num_bytes() for m in body.messages))
     outputs = state.llm.chat(
         messages,
         params,

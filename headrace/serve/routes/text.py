@@ -22,6 +22,7 @@ async def tokenize(request: Request) -> Response:
     body = validate(TokenizeBody, await read_json(request, state.config.max_body_bytes))
     state.check_model(body.model)
     body.check()
+    await state.check_room(body.num_bytes())
     ids = await asyncio.to_thread(_encode, state, body)
     made: dict[str, Any] = {"count": len(ids), "max_model_len": state.llm.max_model_len, "tokens": ids}
     made["token_strs"] = [state.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None

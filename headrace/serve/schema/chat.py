@@ -47,6 +47,12 @@ class Message(StrictBody):
     audio: None = None
     function_call: None = None
 
+    def num_bytes(self) -> int:
+        """Bytes of the text, without what the template makes of it."""
+        parts = self.content if isinstance(self.content, list) else [self.content or ""]
+        texts = [part if isinstance(part, str) else part.text for part in parts]
+        return sum(len(text.encode("utf-8", "replace")) for text in [self.role, *texts])
+
     def to_template(self) -> dict[str, Any]:
         """The message as chat templates expect it: content is text."""
         content = self.content

@@ -31,6 +31,12 @@ class TokenizeBody(StrictBody):
             if self.prompt is not None and getattr(self, name) is not None:
                 raise RequestError(f"{name} belongs to messages, not to prompt", param=name)
 
+    def num_bytes(self) -> int:
+        """Bytes of what is to be tokenized."""
+        if self.prompt is not None:
+            return len(self.prompt.encode("utf-8", "replace"))
+        return sum(m.num_bytes() for m in self.messages or [])
+
 
 class DetokenizeBody(StrictBody):
     """Body of `/detokenize`."""
