@@ -55,12 +55,13 @@ def _quantize_each(recording: Recording) -> None:
 
 def _quantize_once(recording: Recording) -> None:
     nodes: list[Node] = []
-    known: list[tuple[Value, Quantized]] = []
+    known: dict[Value, list[tuple[Value, Quantized]]] = {}  # by root
     for node in recording.nodes:
-        known = [(v, q) for v, q in known if not (node.kind in IN_PLACE and node.output.overlaps(v))]
         if _needs_quantized(node):
-            node.quant_in = _quantized(nodes, known, node.inputs[0])
-        known = [(v, q) for v, q in known if not _writes(node, v)]
+            node.quant_in = _quantized(nodes, known.setdefault(node.inputs[0].root, []), node.inputs[0])
+        root = node.output.root
+        if root in known:
+            known[root] = [(v, q) for v, q in known[root] if not _writes(node, v)]
         nodes.append(node)
     recording.nodes = nodes
 
@@ -71,7 +72,7 @@ def _writes(node: Node, value: Value) -> bool:
 
 def _quantized(nodes: list[Node], known: list[tuple[Value, Quantized]], x: Value) -> Quantized:
     for value, quant in known:
-        if value.root is x.root and (value.start, value.width) == (x.start, x.width):
+        if (value.start, value.width) == (x.start, x.width):
             return quant
     quant = Quantized(x.rows, x.width)
     maker = next((n for n in reversed(nodes) if _writes(n, x)), None)
@@ -91,8 +92,8 @@ def _mark_private(recording: Recording) -> None:
             node.quant_out.private = True
         if node.kind != "rms_norm" or node.output.base is not None:
             continue
-        readers = [n for n in recording.nodes if any(x.overlaps(node.output) for x in n.inputs)]
-        only_products = all(n.kind in PRODUCTS for n in readers)
+        readers = recording.users(node.output)
+        only_products = all(recording.nodes[i].kind in PRODUCTS for i in readers)
         if only_products and node.output is not recording.output.root:
             node.params["private"] = True
             if node.quant_out is not None:

@@ -28,20 +28,27 @@ class Value:
     @property
     def root(self) -> "Value":
         """The value whose memory this is."""
-        return self if self.base is None else self.base.root
+        value = self
+        while value.base is not None:
+            value = value.base
+        return value
 
     @property
     def start(self) -> int:
         """First column within the root."""
-        return self.column if self.base is None else self.column + self.base.start
+        value, column = self, self.column
+        while value.base is not None:
+            value = value.base
+            column += value.column
+        return column
 
     def view(self, column: int, width: int) -> "Value":
         """A range of columns."""
         return Value(self.rows, width, self, column)
 
     def become(self, other: "Value") -> None:
-        """Share the memory of `other` from now on."""
-        self.base, self.column = other, 0
+        """Share the memory of `other` from now on; chains of layers stay short."""
+        self.base, self.column = other.root, other.start
 
     def overlaps(self, other: "Value") -> bool:
         """Whether the two share memory."""
@@ -93,11 +100,14 @@ class Recording:
 
     def users(self, value: Value, start: int = 0) -> list[int]:
         """Indices from `start` of the nodes that read memory of `value`."""
-        return [
-            i
-            for i, node in enumerate(self.nodes[start:], start)
-            if any(x.overlaps(value) for x in node.inputs)
-        ]
+        root, first, end = value.root, value.start, value.start + value.width
+        found: list[int] = []
+        for i in range(start, len(self.nodes)):
+            for x in self.nodes[i].inputs:
+                if x.root is root and x.start < end and first < x.start + x.width:
+                    found.append(i)
+                    break
+        return found
 
 
 class Recorder:
