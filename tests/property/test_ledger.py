@@ -109,6 +109,22 @@ def test_random_operations_keep_books_and_contents_right(seed, num_blocks, size)
     assert model.ledger.free_blocks + model.ledger.cached_blocks == num_blocks
 
 
+def test_a_refused_reservation_changes_nothing():
+    """A fork that outlives its parent wants to write a block that hits find, and one that is not there."""
+    ledger = KVLedger(2, 4)
+    parent, child, tokens = RequestId("parent"), RequestId("child"), list(range(9))
+    chain = KeyChain(Domain(), 4)
+    ledger.open(parent, tokens, chain)
+    ledger.reserve(parent, 0, 8)
+    ledger.publish(parent, tokens, 8)
+    ledger.fork(parent, child, KeyChain(Domain(), 4), 7)
+    ledger.close(parent)
+    before = ledger.probe(tokens, chain), ledger.free_blocks, ledger.table(child)
+    assert ledger.reserve(child, 7, 9) is None
+    assert (ledger.probe(tokens, chain), ledger.free_blocks, ledger.table(child)) == before
+    assert before[0][0] == 8
+
+
 def test_misuse_is_an_error():
     ledger = KVLedger(4, 2)
     chain = KeyChain(Domain(), 2)

@@ -76,6 +76,11 @@ def test_inputs_of_a_mixed_step():
         assert values.flags.c_contiguous
 
 
+def test_a_row_that_can_never_fit_a_pass_is_no_endless_loop():
+    with pytest.raises(ValueError, match="3 drafts"):
+        make_runner(Counting(), max_drafts=3, max_logits=3)
+
+
 def test_rows_that_do_not_draw_have_no_logits():
     pieces = [Piece(0, 0, 0, 3, 0, False), Piece(1, 1, 0, 2, 1, False)]
     assert logit_rows(pieces, np.array([0, 3, 5], np.int32)).tolist() == [4]
@@ -122,8 +127,7 @@ def make_runner(program, **more) -> Runner:
             pool=Pool(program.events),
             state=DeviceState(4, 40, 10, VOCAB, max_drafts),
             max_tokens=64,
-            max_logits=8,
-            **more,
+            **{"max_logits": 8, **more},
         )
     )
 

@@ -37,9 +37,17 @@ class RunnerParts:
 
 
 class Runner:
-    """Executes step plans. One thread calls it."""
+    """Executes step plans. One thread calls it.
+
+    Raises:
+        ValueError: the tokens that a row draws together do not fit a pass.
+    """
 
     def __init__(self, parts: RunnerParts) -> None:
+        if parts.max_logits <= parts.max_drafts:
+            raise ValueError(
+                f"{parts.max_drafts} drafts and a token need more than {parts.max_logits} logits"
+            )
         self._parts = parts
         self._state = parts.state
         self._inputs = Inputs(parts.state, parts.pool, parts.max_tokens, parts.rope_rows)

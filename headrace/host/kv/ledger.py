@@ -169,11 +169,11 @@ class KVLedger:
             return NOTHING_TO_DO  # one more token in a block of one's own: the usual case
         shared = [i for i in range(first, min(last, len(blocks))) if refs[blocks[i]] > 1]
         fresh = max(0, last - len(blocks))
+        if fresh + len(shared) > self._pool.num_available:
+            return None
         self._withdraw(blocks[first:last])
         if not shared and not fresh:
             return NOTHING_TO_DO
-        if fresh + len(shared) > self._pool.num_available:
-            return None
         moves: list[BlockMove] = []
         swapped: list[tuple[int, BlockId]] = []
         for i in shared:
