@@ -165,6 +165,15 @@ def test_nan_and_infinity_end_only_their_row():
     assert got.tokens[2] >= 0
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_sa9_a_logit_that_a_penalty_makes_infinite_is_an_error(temperature):
+    batch = batch_for(SamplingParams(seed=1, repetition_penalty=0.01, temperature=temperature), prompt=(1,))
+    logits = np.full((1, VOCAB), 3e38, np.float32)
+    with np.errstate(over="ignore"):
+        sampled = sample(logits, batch)
+    assert (sampled.tokens[0], sampled.errors[0]) == (-1, 1)
+
+
 def test_a_row_without_any_token_left_is_an_error():
     batch = batch_for(SamplingParams(seed=1, allowed_token_ids=(3,), bad_words_ids=((3,),)))
     assert sample(LOGITS[None], batch).errors[0] == 2

@@ -16,7 +16,8 @@ Order of operations for one row of logits `l` [V] (float32):
 5. **Penalties.** For each distinct token of prompt and output:
    `l = l / repetition if l > 0 else l * repetition`; then, with `count` = occurrences in the output,
    `l -= count * frequency`, and `l -= presence` where `count > 0`.
-   Afterwards, when every token is -inf, the row has error 2: nothing may be drawn.
+   Afterwards, when every token is -inf, the row has error 2: nothing may be drawn; when one is +inf (a huge
+   logit divided by a small penalty), error 1.
 6. **Temperature.** Below 1e-6 the token is `argmax(l)`, ties to the lowest id, and the steps below do not
    apply. Else `l = (l - max(l)) / temperature`.
 7. **min_p.** Drop tokens with `l < log(min_p)` (the best token has `l = 0`). Off at 0.

@@ -21,8 +21,9 @@ def sample(logits: F32, batch: SampleBatch) -> Sampled:
             out.errors[s] = NUMERIC
             continue
         scores = penalize(raw, batch, s)
-        if scores.max() == -np.inf:
-            out.errors[s] = NOTHING_LEFT
+        best = scores.max()
+        if not np.isfinite(best):  # nothing but bans; or a huge logit that a penalty made infinite
+            out.errors[s] = NOTHING_LEFT if best == -np.inf else NUMERIC
             continue
         token = draw(scores, batch, s)
         out.tokens[s] = token

@@ -25,7 +25,7 @@ _SAMPLING = {
     "temperature": (0.0, 100.0),
     "top_p": (1e-6, 1.0),
     "min_p": (0.0, 1.0),
-    "repetition_penalty": (1e-6, 10.0),
+    "repetition_penalty": (0.01, 10.0),
 }
 
 
