@@ -51,6 +51,8 @@ def test_self_test_is_silent_on_a_good_backend(name):
 
 
 def test_self_test_speaks_on_faulty_kernels():
+    """AT-4."""
+
     class Faulty(ReferenceBackend):
         def vector(self, values):
             return super().vector(values) * np.float32(1.01)

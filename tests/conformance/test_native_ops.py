@@ -171,6 +171,7 @@ def attention_case(head_size, block_size, length, dtype, params):
 @pytest.mark.parametrize("head_size", [16, 40, 64, 80, 96, 128])
 @pytest.mark.parametrize("block_size", [1, 4, 16, 256])
 def test_attention_at_block_edges(natives, head_size, block_size):
+    """AT-4."""
     params = AttentionParams(heads=6, kv_heads=2, head_size=head_size, scale=head_size**-0.5)
     edge = block_size if block_size > 4 else 3 * block_size
     for length in {max(1, edge - 1), edge, edge + 1}:

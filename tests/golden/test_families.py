@@ -44,6 +44,7 @@ PLACES = [0, 63, 64, 65, 299]
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", ROPES)
 def test_rope_scaling_past_the_original_length(kind, backend):
+    """AT-1: each kind, far past the original length."""
     length = 64 if kind == "dynamic" else 512
     made = make(
         "llama", rope_parameters={"rope_theta": 10000.0, **ROPES[kind]}, max_position_embeddings=length
@@ -53,6 +54,7 @@ def test_rope_scaling_past_the_original_length(kind, backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_longrope_past_the_original_length(backend):
+    """AT-1."""
     rope = {
         "rope_type": "longrope",
         "rope_theta": 10000.0,
@@ -85,6 +87,7 @@ def check_rope(made, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kv_heads", [8, 4, 2, 1])
 def test_grouped_heads(kv_heads, backend):
+    """AT-3 (one rank): query heads share KV heads rightly."""
     made = make("llama", num_attention_heads=8, num_key_value_heads=kv_heads)
     harness = Harness(open_checkpoint(made.path), BACKENDS[backend](), block_size=4)
     prompt = tokens(70)

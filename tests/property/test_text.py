@@ -27,6 +27,7 @@ def cut(items, sizes):
 
 @given(IDS, CUTS, st.booleans())
 def test_streamed_text_joins_to_the_whole(ids, sizes, skip):
+    """TK-7: random id lists equal the decoding of the whole list."""
     for tokenizer in (BYTES, SPACED):
         known = [i % tokenizer.vocab_size for i in ids]
         detokenizer = Detokenizer(tokenizer, skip_special=skip)
@@ -36,6 +37,7 @@ def test_streamed_text_joins_to_the_whole(ids, sizes, skip):
 
 @given(st.text(), CUTS, st.text(max_size=6))
 def test_cut_at_every_byte_a_text_streams_whole_characters(text, sizes, prompt):
+    """TK-4."""
     detokenizer = Detokenizer(BYTES, prompt_tail=list(prompt.encode()))
     parts = [detokenizer.push([byte]) for byte in text.encode()]
     assert "\ufffd" in text or all("\ufffd" not in part for part in parts)
@@ -62,6 +64,7 @@ def first_stop(text, stops):
     st.booleans(),
 )
 def test_stops_are_found_as_by_searching_the_whole(text, stops, sizes, include):
+    """TK-3."""
     scanner, sent, stop = StopScanner(stops, include=include), "", None
     for piece in cut(text, sizes):
         new, stop = scanner.push(piece)

@@ -179,6 +179,7 @@ def chat():
     ],
 )
 def test_callers_words_never_become_special_tokens(chat, words):
+    """TK-1: the literal text of a special token stays text."""
     template, tokenizer = chat
     messages = [{"role": "user", "content": words}]
     ids = template.encode(tokenizer, messages)
@@ -214,6 +215,7 @@ def test_tools_and_other_arguments_are_callers_words_too(chat):
 
 
 def test_begin_token_is_the_templates_alone():
+    """TK-1."""
     tokenizer = load_tokenizer(TokenizerSource(gguf=byte_metadata(add_bos_token=True)))
     template = ChatTemplate("{{ bos_token }}{{ messages[0].content }}", tokenizer.special_tokens)
     ids = template.encode(tokenizer, USER)
@@ -231,6 +233,7 @@ def test_nesting_of_messages_is_bounded(chat):
 
 
 def test_models_templates_give_the_same_ids_on_every_path(smollm2_path, qwen_small_path):
+    """TK-1."""
     messages = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "\nWhat is  2+2?\n"},

@@ -10,6 +10,7 @@ EMOJI = list("🙂".encode())
 
 @pytest.mark.parametrize("cuts", [(1, 1, 1, 1), (2, 2), (3, 1), (1, 3), (4,)])
 def test_emoji_split_over_tokens_comes_whole(cuts):
+    """TK-4."""
     detokenizer, ids, sent = Detokenizer(byte_tokenizer()), list(EMOJI), []
     for count in cuts:
         sent.append(detokenizer.push(ids[:count]))
@@ -20,6 +21,7 @@ def test_emoji_split_over_tokens_comes_whole(cuts):
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_half_a_character_at_the_end_is_one_replacement(count):
+    """TK-4."""
     detokenizer = Detokenizer(byte_tokenizer())
     assert detokenizer.push([97, *EMOJI[:count]]) == "a"
     assert detokenizer.flush() == "\ufffd"
@@ -34,6 +36,7 @@ def test_bytes_that_can_no_longer_become_a_character_come_at_once():
 
 
 def test_two_answers_do_not_mix():
+    """TK-4: n = 2, interleaved."""
     tokenizer = byte_tokenizer()
     one, two = Detokenizer(tokenizer), Detokenizer(tokenizer)
     texts = [(one.push([i]), two.push([j])) for i, j in zip(EMOJI, "é!?.".encode(), strict=False)]
@@ -42,6 +45,7 @@ def test_two_answers_do_not_mix():
 
 
 def test_special_tokens_are_hidden_or_shown():
+    """TK-7."""
     tokenizer = byte_tokenizer()
     ids = [97, tokenizer.token_id("<|im_end|>"), 98]
     assert Detokenizer(tokenizer).push(ids) == "ab"
@@ -49,6 +53,7 @@ def test_special_tokens_are_hidden_or_shown():
 
 
 def test_first_space_is_dropped_at_the_beginning_only():
+    """TK-7."""
     tokenizer = score_tokenizer({"\u2581": -1.0, "h": -2.0, "\u2581h": -3.0})
     ids = tokenizer.encode("h h", add_special=False)
     alone = Detokenizer(tokenizer)
@@ -64,6 +69,7 @@ def test_character_begun_in_the_prompt_is_finished_in_the_answer():
 
 @pytest.mark.slow
 def test_cost_of_a_token_does_not_grow():
+    """TK-6."""
     detokenizer = Detokenizer(byte_tokenizer())
 
     def batch() -> float:

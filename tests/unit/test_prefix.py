@@ -1,11 +1,16 @@
 """The prefix cache: what hits, what never hits, and the reason for a miss."""
 
+import time
+import tracemalloc
 from typing import Any
 
 import pytest
 
-from headrace.base.ids import AdapterId
-from headrace.host.kv.prefix import PrefixOutcome
+from headrace.base.ids import AdapterId, BlockId
+from headrace.base.step import RowResult, StepResult
+from headrace.host.kv.keys import Domain, block_key
+from headrace.host.kv.prefix import MEMORY, PrefixIndex, PrefixOutcome
+from headrace.host.sched.limits import ScheduleLimits
 from tests.kit.host import World, make_request
 
 MANY: dict[str, Any] = {"num_blocks": 40, "block_size": 16}
@@ -24,6 +29,7 @@ def outcomes(world: World) -> dict:
 
 @pytest.mark.parametrize("length", [15, 16, 17, 31, 32, 33])
 def test_a_hit_gives_what_a_miss_gives_and_leaves_a_token_to_compute(length):
+    """PC-1."""
     world = World(**MANY)
     prompt = list(range(length))
     assert serve(world, "cold", prompt, logprobs=0) == 0
@@ -36,12 +42,14 @@ def test_a_hit_gives_what_a_miss_gives_and_leaves_a_token_to_compute(length):
 
 
 def test_no_common_prefix():
+    """PC-7."""
     world = World(**MANY)
     assert serve(world, "a", range(40)) == serve(world, "b", range(100, 140)) == 0
     assert outcomes(world) == {PrefixOutcome.NO_COMMON_PREFIX: 2}
 
 
 def test_share_shorter_than_a_block():
+    """PC-7."""
     world = World(**MANY)
     serve(world, "a", range(40))
     assert serve(world, "b", [*range(10), *range(100, 140)]) == 0
@@ -49,6 +57,7 @@ def test_share_shorter_than_a_block():
 
 
 def test_evicted():
+    """PC-7."""
     world = World(num_blocks=4, block_size=16)
     serve(world, "a", range(40))
     serve(world, "b", range(100, 160))
@@ -65,6 +74,7 @@ def test_evicted():
     ],
 )
 def test_other_salt_adapter_or_length_class_never_shares(apart, reason):
+    """PC-3, PC-5, PC-7: no cached token, and the reason by name."""
     world = World(**MANY)
     serve(world, "a", range(40))
     assert serve(world, "b", range(40), **apart) == 0
@@ -74,6 +84,7 @@ def test_other_salt_adapter_or_length_class_never_shares(apart, reason):
 
 
 def test_switched_off_says_so():
+    """PC-7."""
     world = World(**MANY, prefix_cache=False)
     serve(world, "a", range(40))
     assert serve(world, "b", range(40)) == 0
@@ -111,3 +122,58 @@ def test_concurrent_request_shares_blocks_in_use():
     world.run()
     assert world.cached["b"] == 32
     world.verify()
+
+
+def test_kv8_memories_of_the_past_are_bounded():
+    """KV-8: no cache grows with the number of different prompts served."""
+    index = PrefixIndex(num_blocks=4, block_size=4)
+    bound = max(MEMORY, 16)
+    for i in range(3 * MEMORY):
+        key = block_key(b"root", [i])
+        index.insert(key, BlockId(i % 4))
+        index.evict(key)
+        index.explain([i, i, i, i], Domain(salt=str(i % 3)), key, has_hit=False)
+    assert not index.block_by_key
+    assert len(index._evicted) == bound
+    assert len(index._heads) == bound
+
+
+def test_kv8_a_finished_request_leaves_nothing_behind():
+    world = World(num_blocks=10, block_size=4)
+    tracemalloc.start()
+    sizes = []
+    for i in range(600):
+        world.scheduler.add(make_request(f"r{i}", [i, i + 1, i + 2], max_tokens=2))
+        while world.scheduler.has_work:
+            plan = world.scheduler.plan()
+            assert plan is not None
+            world.scheduler.commit(world.executor.run(plan))
+        if i % 200 == 199:
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    # What may grow until its bound is reached is the memory of heads and evictions: under 1 kB for a request.
+    assert sizes[2] - sizes[1] < 200 * 1024
+
+
+@pytest.mark.perf
+def test_pc9_the_cache_costs_little_when_nothing_repeats():
+    """PC-9: bookkeeping per prompt token, with the cache on, on prompts that share nothing."""
+    seconds = {}
+    for is_on in (True, False, True, False):
+        world = World(
+            num_blocks=400,
+            block_size=16,
+            prefix_cache=is_on,
+            limits=ScheduleLimits(max_num_batched_tokens=4096),
+        )
+        start = time.process_time()
+        for i in range(40):
+            world.scheduler.add(make_request(f"r{i}", range(i * 1000, i * 1000 + 512), max_tokens=1))
+            plan = world.scheduler.plan()
+            assert plan is not None
+            row = plan.rows[0]
+            result = RowResult(slot=row.slot, lease=row.lease, tokens=(1,))
+            world.scheduler.commit(StepResult(step=plan.step, rows=(result,)))
+        seconds[is_on] = min(seconds.get(is_on, 9.0), time.process_time() - start)
+    # 512 tokens take well over 50 ms on any CPU; two per cent of that is 1 ms a prompt.
+    assert (seconds[True] - seconds[False]) / 40 < 1e-3

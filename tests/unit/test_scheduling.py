@@ -32,6 +32,7 @@ def limits(**more) -> ScheduleLimits:
 
 
 def test_what_never_fits_is_refused_with_numbers_and_blocks_nobody():
+    """KV-1: refused at the door with need and capacity; those behind it run."""
     world = World(num_blocks=10, block_size=16)
     with pytest.raises(CapacityError, match=r"161 tokens, the pool holds 160"):
         world.add(make_request("big", range(161), max_tokens=1))
@@ -58,6 +59,7 @@ def test_context_limit_and_malformed_requests():
 
 
 def test_two_that_outgrow_the_pool_together_both_finish_right():
+    """SC-4, SC-9."""
     world = World(num_blocks=10, block_size=16)
     world.add(make_request("a", range(60), max_tokens=36, seed=1))
     world.add(make_request("b", range(100, 160), max_tokens=36, seed=2))
@@ -67,6 +69,7 @@ def test_two_that_outgrow_the_pool_together_both_finish_right():
 
 
 def test_four_that_exceed_the_pool_all_finish():
+    """SC-9: pressure leads to preemption, never to failing."""
     world = World(num_blocks=10, block_size=4)
     for i in range(4):
         world.add(make_request(f"r{i}", range(i, i + 8), max_tokens=24, seed=i))
@@ -76,6 +79,7 @@ def test_four_that_exceed_the_pool_all_finish():
 
 
 def test_twenty_requests_on_ten_blocks_finish_without_thrash():
+    """SC-4: a bound on preemptions per request."""
     world = World(num_blocks=10, block_size=4, limits=limits(max_num_seqs=8))
     for i in range(20):
         world.add(make_request(f"r{i}", [i, *range(6)], max_tokens=20, seed=i))
@@ -94,6 +98,7 @@ def test_prompt_logprobs_come_once_over_a_preemption():
 
 
 def test_abort_is_ordinary_in_every_state_and_idempotent():
+    """KV-2, KV-5: one way out, from every state, and going twice does no harm."""
     world = World(num_blocks=12, block_size=4, limits=limits(max_num_seqs=2, max_num_batched_tokens=8))
     world.add(make_request("decoding", range(4), max_tokens=20))
     world.step()
@@ -129,6 +134,7 @@ def test_abort_of_a_preempted_sequence_and_of_the_last_step():
 
 
 def test_a_thousand_random_cancels_leave_nothing():
+    """KV-4, KV-5: cancels at any moment; the books add up after every step, and nothing stays held."""
     rng = Random(5)
     world = World(num_blocks=16, block_size=2, num_drafts=2, vocab=5)
     for i in range(250):
@@ -154,6 +160,7 @@ def test_results_of_an_unknown_or_committed_step_are_refused():
 
 
 def test_a_failed_row_ends_its_sequence_only_and_is_not_published():
+    """SA-9."""
     world = World(num_blocks=10, block_size=4)
     world.add(make_request("bad", range(9)), make_request("good", range(20, 29)))
     plan = world.scheduler.plan()
@@ -177,6 +184,7 @@ def test_a_failed_row_ends_its_sequence_only_and_is_not_published():
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 32])
 def test_siblings_share_the_prompt_and_equal_their_solo_runs(length):
+    """KV-6: prompt lengths around a block edge."""
     world = World(num_blocks=40, block_size=16)
     world.add(*choices(make_request("r", range(length), max_tokens=20), 4, Random(0)))
     world.run()
@@ -201,6 +209,7 @@ def test_siblings_live_on_when_the_leader_is_aborted(when):
 
 
 def test_the_queue_is_bounded_in_requests_and_says_when_to_come_back():
+    """SC-5: bounded in requests, n counts n."""
     world = World(limits=limits(max_queued_requests=4))
     refused = []
     for i in range(20):
@@ -218,6 +227,7 @@ def test_the_queue_is_bounded_in_requests_and_says_when_to_come_back():
 
 
 def test_the_queue_is_bounded_in_tokens_but_a_free_slot_takes_any():
+    """SC-5: bounded in prompt tokens."""
     world = World(num_blocks=100, limits=limits(max_num_seqs=1, max_queued_tokens=50))
     world.add(make_request("a", range(100)))
     with pytest.raises(OverloadError, match="100 prompt tokens wait"):
@@ -231,6 +241,7 @@ def test_the_queue_is_bounded_in_tokens_but_a_free_slot_takes_any():
 
 
 def test_a_longest_wait_can_be_set():
+    """SC-5: bounded in time."""
     world = World(limits=limits(max_num_seqs=1, max_queue_s=0.05))
     world.add(make_request("a", [1], max_tokens=20))
     world.step()
@@ -248,6 +259,7 @@ def test_a_longest_wait_can_be_set():
 
 @pytest.mark.parametrize("chunk", [1, 3, 16, 17, 39, 40])
 def test_any_chunk_size_gives_the_one_shot_result(chunk):
+    """SC-1."""
     world = World(num_blocks=40, block_size=16, limits=limits(max_num_batched_tokens=chunk))
     world.add(make_request("decode", [5], max_tokens=12))
     world.step()
@@ -258,6 +270,7 @@ def test_any_chunk_size_gives_the_one_shot_result(chunk):
 
 
 def test_rows_with_nothing_scheduled_say_nothing():
+    """SC-2."""
     world = World(num_blocks=60, limits=limits(max_num_seqs=16, max_num_batched_tokens=8))
     for i in range(14):
         world.add(make_request(f"short{i}", [i, i], max_tokens=5, seed=i))
@@ -269,6 +282,7 @@ def test_rows_with_nothing_scheduled_say_nothing():
 
 
 def test_a_long_prompt_does_not_freeze_those_who_decode():
+    """SC-3: the gap between tokens is bounded in time."""
     cost = SimCost(step_s=0.005, decode_row_s=0.005, prefill_token_s=0.001, context_token_s=1e-6)
     world = World(
         num_blocks=600,
@@ -309,6 +323,7 @@ def test_unchunked_prompts_run_whole_alone_when_long_and_decoding_goes_on():
 
 
 def test_small_ones_overtake_a_big_one_but_not_for_ever():
+    """SC-6: both bounds, and order kept among the others."""
     world = World(num_blocks=20, block_size=4, limits=limits(max_num_seqs=8))
     world.add(make_request("holder", range(20), max_tokens=40))
     world.step()
@@ -348,6 +363,7 @@ def test_waits_are_booked_by_reason():
 
 
 def test_the_three_policies_give_the_same_tokens_and_different_waste():
+    """SC-7."""
     wasted, tokens = {}, {}
     for policy in ("continuous", "static", "dynamic"):
         world = World(num_blocks=60, policy=policy, settings={"dynamic_size": 4, "dynamic_window_ms": 50.0})

@@ -18,6 +18,7 @@ def run(stops, pieces, **options):
 
 @pytest.mark.parametrize("cuts", list(itertools.product([0, 1], repeat=9)))
 def test_stop_is_found_at_every_split_and_nothing_of_it_leaks(cuts):
+    """TK-3: every split of a stop over tokens."""
     pieces, text = [""], "CDEFGHIJKL"
     for char, cut in zip(text, (0, *cuts), strict=True):
         if cut:
@@ -56,6 +57,7 @@ def test_first_complete_stop_counts_and_the_longer_of_two_that_end_together():
 
 
 def test_prompt_text_never_takes_part():
+    """TK-3: a stop that begins in the prompt does not match."""
     # The prompt ended with "DEF"; the answer goes on with the rest of the stop string.
     assert run(["DEFGHIJ"], ["GHIJ", "ok"]) == ("GHIJok", None)
 

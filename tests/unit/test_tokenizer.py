@@ -46,6 +46,7 @@ def test_added_tokens_that_are_not_special_are_always_read():
 
 
 def test_begin_token_comes_once():
+    """TK-1."""
     tokenizer = byte_tokenizer(add_bos_token=True, add_eos_token=True)
     bos, eos = tokenizer.bos_id, tokenizer.token_id("<|im_end|>")
     assert tokenizer.add_bos
@@ -55,6 +56,7 @@ def test_begin_token_comes_once():
 
 
 def test_end_tokens_are_united_from_all_sources(tmp_path):
+    """TK-2."""
     tokenizer = byte_tokenizer(eos_token_id=3, eot_token_id=4, eom_token_id=5)
     named = {tokenizer.token_id("<|im_end|>"), tokenizer.token_id("<|endoftext|>")}
     assert tokenizer.end_ids == {3, 4, 5} | named
