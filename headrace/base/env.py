@@ -1,4 +1,4 @@
-"""The one place that reads environment variables; everything else goes through the settings tree."""
+"""The one place that looks at environment variables; everything else goes through the settings tree."""
 
 import os
 from collections.abc import Mapping
@@ -27,3 +27,8 @@ def cache_dir() -> Path:
 def child_environment() -> dict[str, str]:
     """A copy of the environment for a child process."""
     return dict(os.environ)
+
+
+def calm_blas() -> None:
+    """Let idle threads of numpy's linear algebra sleep instead of spinning; call before numpy is imported."""
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")

@@ -13,6 +13,7 @@ from pathlib import Path
 import typer
 
 from headrace import __version__
+from headrace.base.env import calm_blas
 from headrace.base.errors import ConfigError, HeadraceError, RequestError
 from headrace.base.registry import Registry
 
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _run(list(arguments))
         return
     gc.set_threshold(*GC_THRESHOLD)
+    calm_blas()
     try:
         _run(sys.argv[1:])
     finally:
