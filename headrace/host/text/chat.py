@@ -5,17 +5,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
-from headrace.base import clock
 from headrace.base.errors import RequestError
-from headrace.host.text.template.budget import Budget
 from headrace.host.text.template.lookalike import map_texts, unused_marks
 from headrace.host.text.tokenizer import Tokenizer
 
 MAX_TEMPLATE_CHARS = 256 << 10
-MAX_UNITS = 400_000
-MAX_CHARS = 4 << 20
-MAX_SECONDS = 0.8
-"""Work, output and time of a rendering; callers with much text get more, in proportion."""
 
 CHATML = (
     "{% for message in messages %}"
@@ -132,16 +126,8 @@ class ChatTemplate:
             raise RequestError("messages is empty; send at least one", param="messages")
         if cut:
             _extend_last(messages, cut)
-        num_chars = _count_chars(variables)
-        budget = Budget(
-            units=MAX_UNITS + num_chars,
-            chars=MAX_CHARS + 8 * num_chars,
-            deadline_s=clock.now_s() + MAX_SECONDS + num_chars * 1e-7,
-        )
-        text = cast(
-            "str",
-            program.render({**self._special_tokens, **variables, "messages": messages}, budget, tuple(marks)),
-        )
+        values = {**self._special_tokens, **variables, "messages": messages}
+        text = cast("str", program.render(values, _count_chars(variables), tuple(marks)))
         if not cut:
             return text
         end = text.rfind(cut)

@@ -6,9 +6,15 @@ from typing import Any, cast
 from jinja2 import nodes
 from jinja2.exceptions import TemplateError
 
+from headrace.base import clock
 from headrace.base.errors import RequestError
 from headrace.host.text.template.budget import Budget
 from headrace.host.text.template.sandbox import BUDGET, MARKS, Sandbox
+
+MAX_UNITS = 400_000
+MAX_CHARS = 4 << 20
+MAX_SECONDS = 0.8
+"""Work, output and time of a rendering; callers with much text get more, in proportion."""
 
 _SANDBOX = Sandbox()
 
@@ -29,12 +35,22 @@ class TemplateProgram:
             raise ValueError(f"the model's chat template is broken: {_reason(fault)}") from fault
         self.reads_parts = any(_reads_content(loop.iter) for loop in tree.find_all(nodes.For))
 
-    def render(self, variables: Mapping[str, Any], budget: Budget, marks: tuple[str, ...]) -> str:
-        """The text; `marks` are characters that `tojson` leaves as they are.
+    def render(self, variables: Mapping[str, Any], num_chars: int, marks: tuple[str, ...]) -> str:
+        """The text.
+
+        Args:
+            variables: what the template may use.
+            num_chars: characters of the callers' text; work and output may grow with it.
+            marks: characters that `tojson` leaves as they are.
 
         Raises:
             RequestError: the template refuses the variables, fails, or exceeds the budget.
         """
+        budget = Budget(
+            units=MAX_UNITS + num_chars,
+            chars=MAX_CHARS + 8 * num_chars,
+            deadline_s=clock.now_s() + MAX_SECONDS + num_chars * 1e-7,
+        )
         try:
             return cast("str", self._make().render({**variables, BUDGET: budget, MARKS: marks}))
         except TemplateError as fault:
