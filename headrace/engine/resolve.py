@@ -263,6 +263,11 @@ def _limits(config: EngineConfig, notes: _Notes) -> dict[str, float]:
     step_ms = DEFAULT_PREFILL_STEP_MS if asked_ms is None else asked_ms
     if not step_ms > 0:
         raise ConfigError(f"schedule.prefill_step_ms must be positive, got {step_ms}")
+    if schedule.dynamic_size < 1 or not schedule.dynamic_window_ms >= 0:
+        raise ConfigError(
+            f"schedule.dynamic_size must be at least 1 and schedule.dynamic_window_ms not negative, got "
+            f"{schedule.dynamic_size} and {schedule.dynamic_window_ms}"
+        )
     notes.add(
         "schedule.prefill_step_ms",
         asked_ms,

@@ -17,10 +17,10 @@ from headrace.base.config import EngineConfig, ServeConfig
 from headrace.base.errors import ConfigError
 from headrace.engine.async_llm import AsyncLLM
 from headrace.serve.app import build_app
+from headrace.serve.connection import http_config
 from headrace.serve.state import Served
 
-MAX_HEADER_BYTES = 1 << 16
-KEEP_ALIVE_S = 30
+MAX_PORT = 65535
 
 Announce = Callable[[AsyncLLM, str], None]
 """Told the started engine and the URL, once requests are accepted."""
@@ -46,8 +46,9 @@ def bind(config: ServeConfig) -> socket.socket:
     """A bound socket; bound before the model loads, so that a taken port fails at once.
 
     Raises:
-        ConfigError: the address cannot be used.
+        ConfigError: the address cannot be used, or a setting is out of range.
     """
+    check(config)
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -57,10 +58,31 @@ def bind(config: ServeConfig) -> socket.socket:
         sock.bind(address)
     except (OSError, OverflowError) as err:
         raise ConfigError(
-            f"cannot listen on {config.host}:{config.port}: {err}; choose another --port, or 0 for any",
+            f"cannot listen on {config.host}:{config.port}: {err}; choose another "
+            f"--host or --port (0: any free port)",
             param="serve.port",
         ) from err
     return sock
+
+
+def check(config: ServeConfig) -> None:
+    """Refuse numbers that cannot be meant.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
+    if not 0 <= config.port <= MAX_PORT:
+        raise ConfigError(f"serve.port must be in [0, {MAX_PORT}], got {config.port}", param="serve.port")
+    if config.max_body_bytes < 1:
+        raise ConfigError(
+            f"serve.max_body_bytes must be at least 1, got {config.max_body_bytes}",
+            param="serve.max_body_bytes",
+        )
+    if config.drain_s < 0:
+        raise ConfigError(
+            f"serve.drain_s must not be negative, got {config.drain_s:g}; 0 cuts at once",
+            param="serve.drain_s",
+        )
 
 
 def url_of(sock: socket.socket) -> str:
@@ -117,19 +139,7 @@ class _Loop:
         self._state = state
         self._app = InFlight(app)
         self._hurry = asyncio.Event()
-        config = uvicorn.Config(
-            self._app,
-            log_level=state.config.log_level,
-            access_log=state.config.log_level == "debug",
-            http="h11",
-            ws="none",
-            lifespan="off",
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=1,
-            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        )
-        self._server = _Server(config, on_started)
+        self._server = _Server(http_config(self._app, state.config.log_level), on_started)
         self._ending: asyncio.Task[None] | None = None
 
     async def run(self, sock: socket.socket) -> None:

@@ -14,6 +14,7 @@ from headrace.base.request import SamplingParams
 from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.outputs import ChoiceDelta, EngineHealth, EngineStats, RequestOutput, Usage
 from headrace.serve.app import build_app
+from headrace.serve.connection import http_config
 from headrace.serve.server import bind, url_of
 
 
@@ -154,9 +155,7 @@ class LiveServer:
         self._sock = bind(config)
         app, self.state = build_app(cast("AsyncLLM", llm), config)
         self.url = url_of(self._sock)
-        self._server = uvicorn.Server(
-            uvicorn.Config(app, log_level="error", http="h11", ws="none", lifespan="off")
-        )
+        self._server = uvicorn.Server(http_config(app, "error"))
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._sock]}, daemon=True
         )

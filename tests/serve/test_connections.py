@@ -1,0 +1,62 @@
+"""Connections that say nothing, or say it slowly; settings of the server that cannot be meant."""
+
+import socket
+import time
+
+import httpx
+import pytest
+
+from headrace.base.config import ServeConfig
+from headrace.base.errors import ConfigError
+from headrace.serve import connection, limits
+from headrace.serve.server import bind
+from tests.serve.fake import FakeLLM, LiveServer, hello
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
+
+
+def ends_within(raw: socket.socket, seconds: float, drip: bytes) -> float:
+    """Seconds until the server closes the connection, while a byte comes now and then."""
+    begin = time.monotonic()
+    raw.settimeout(0.05)
+    while time.monotonic() - begin < seconds:
+        try:
+            raw.sendall(drip)
+            if raw.recv(4096) == b"":
+                return time.monotonic() - begin
+        except TimeoutError:
+            continue
+        except OSError:
+            return time.monotonic() - begin
+    pytest.fail(f"the connection is still open after {seconds} s")
+
+
+@pytest.mark.parametrize(
+    ("opening", "drip"), [(b"", b""), (HEAD + b"X-Slow: ", b"a"), (HEAD + b"\r\n{", b" ")]
+)
+def test_slow_clients_are_cut_off(monkeypatch: pytest.MonkeyPatch, opening: bytes, drip: bytes) -> None:
+    monkeypatch.setattr(connection, "HEAD_S", 0.3)
+    monkeypatch.setattr(connection, "KEEP_ALIVE_S", 0)
+    monkeypatch.setattr(limits, "BODY_TIMEOUT_S", 0.3)
+    with LiveServer(FakeLLM(hello)) as live:
+        host, port = live.url[7:].split(":")
+        with socket.create_connection((host, int(port))) as raw:
+            raw.sendall(opening)
+            assert ends_within(raw, 5, drip) > 0.2
+
+
+def test_a_connection_may_be_used_again_and_stay_idle_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_S", 0.4)
+    with LiveServer(FakeLLM(hello)) as live, httpx.Client(base_url=live.url) as client:
+        for _ in range(3):
+            assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 200
+            time.sleep(0.3)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"port": 65536}, {"port": -1}, {"port": 99999}, {"drain_s": -1.0}, {"max_body_bytes": 0}]
+)
+def test_settings_out_of_range_are_refused_by_name(wrong: dict) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigError, match=rf"serve\.{name} must"):
+        bind(ServeConfig(**({"port": 0} | wrong)))
