@@ -1,0 +1,92 @@
+"""What a start must not import; times depend on the machine, imports do not."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+SERVING = {
+    "starlette",
+    "uvicorn",
+    "httptools",
+    "msgspec",
+    "openai",
+    "headrace.serve",
+    "headrace.cli.commands.serve",
+}
+HEAVY = {
+    "torch",
+    "transformers",
+    "pandas",
+    "scipy",
+    "jinja2",
+    "rich",
+    "asyncio",
+    "numpy.random",
+    "http.client",
+}
+FETCHING = {"urllib.request", "ssl", "huggingface_hub", "headrace.compute.weights.fetch"}
+
+
+def modules_after(code: str, *arguments: str) -> set[str]:
+    """Names of the modules that a fresh interpreter has imported at the end of `code`."""
+    report = "\nimport sys\nsys.stderr.write('modules ' + ' '.join(sys.modules) + '\\n')"
+    done = subprocess.run(
+        [sys.executable, "-c", code + report, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    line = next(line for line in done.stderr.splitlines() if line.startswith("modules "))
+    return set(line.split()[1:])
+
+
+def test_the_package_alone_imports_nothing_heavy() -> None:
+    found = modules_after("import headrace\nassert headrace.__version__")
+    assert found.isdisjoint({"numpy", "typer", "tokenizers", "dataclasses", *SERVING, *HEAVY, *FETCHING})
+    assert {name for name in found if name.startswith("headrace")} == {"headrace"}
+
+
+def test_the_library_imports_no_command_line_and_no_server(smollm2_path: Path) -> None:
+    code = (
+        "import sys\nfrom headrace import LLM, SamplingParams\n"
+        "with LLM(sys.argv[1], threads=1) as llm:\n"
+        "    assert llm.generate('The capital', SamplingParams(max_tokens=1))[0].token_ids"
+    )
+    found = modules_after(code, str(smollm2_path))
+    assert "headrace.compute.runner.runner" in found
+    assert found.isdisjoint({"typer", "pydantic", "yaml", "headrace.cli", *SERVING, *HEAVY, *FETCHING})
+
+
+def test_generate_imports_what_it_uses(smollm2_path: Path) -> None:
+    code = (
+        "import sys\nfrom headrace.cli.main import main\n"
+        "try:\n    main(['generate', sys.argv[1], 'Once', '--max-tokens', '1', '--threads', '1'])\n"
+        "except SystemExit as end:\n    assert end.code in (0, None)"
+    )
+    found = modules_after(code, str(smollm2_path))
+    assert "headrace.cli.commands.generate" in found
+    assert found.isdisjoint({"yaml", *SERVING, *HEAVY, *FETCHING})
+    others = {name for name in found if name.startswith("headrace.cli.commands.")}
+    assert others == {"headrace.cli.commands.generate"}
+
+
+def test_a_template_is_compiled_at_its_first_use() -> None:
+    code = (
+        "import sys\nfrom headrace.host.text.chat import CHATML, ChatTemplate\n"
+        "template = ChatTemplate(CHATML, {})\nassert 'jinja2' not in sys.modules\n"
+        "assert template.render([{'role': 'user', 'content': 'x'}])"
+    )
+    assert "jinja2" in modules_after(code)
+
+
+def test_a_script_may_end_without_closing_its_engine(smollm2_path: Path) -> None:
+    code = "import sys\nfrom headrace import LLM\nllm = LLM(sys.argv[1], threads=1)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(smollm2_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
