@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.base.config import DeviceConfig, EngineConfig, KVConfig, ModelConfig, ServeConfig
+from headrace.base.env import child_environment
 from headrace.base.errors import ConfigError, EngineDeadError, OverloadError, RequestError
 from headrace.base.faults import error_of, fault_of
 from headrace.base.messages import Beat, Finish, Hold, News, Refused, Stats
@@ -17,7 +19,7 @@ from headrace.base.request import FinishReason, SamplingParams
 from headrace.base.step import Delta, SequenceTiming, TokenLogprobs
 from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.llm import LLM
-from headrace.engine.process.ipc import HEADER, KINDS, MAX_FRAME_BYTES, Channel, decode, encode
+from headrace.engine.process.ipc import HEADER, KINDS, MAX_FRAME_BYTES, Channel, Start, decode, encode
 from headrace.engine.process.remote import RemoteClient
 from headrace.engine.watch import Watch
 from tests.kit.engine import tiny_llama
@@ -207,6 +209,41 @@ def test_op3_the_engine_ends_when_its_parent_is_killed():
     asyncio.run(until(lambda: not is_alive(child), 5))
 
 
+def test_op3_the_engine_ends_quietly_when_its_parent_leaves_while_it_loads():
+    ours, theirs = socket.socketpair()
+    with theirs:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "headrace.engine.process", str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
+            stderr=subprocess.PIPE,
+            env=child_environment(),
+        )
+    ours.sendall(encode(Start(config=config())))
+    ours.close()
+    assert child.communicate(timeout=20)[1] == b""
+    assert child.returncode == 0
+
+
+async def test_op3_closing_while_the_engine_is_started_again_leaves_no_process(monkeypatch):
+    started = []
+    real = subprocess.Popen
+
+    def popen(*args, **kwargs):
+        started.append(real(*args, **kwargs))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    for delay_s in (0.0, 0.002, 0.05, 0.4):
+        client = await asyncio.to_thread(RemoteClient, config())
+        client.start(lambda event: None)
+        assert os.getpgid(client.process_id) != os.getpgid(0)
+        os.kill(client.process_id, signal.SIGKILL)
+        await asyncio.sleep(delay_s)
+        await asyncio.to_thread(client.close)
+    await asyncio.sleep(0.1)
+    assert [p.pid for p in started if is_alive(p.pid)] == []
+
+
 async def test_a_start_that_fails_says_why():
     broken = replace(config(), kv=KVConfig(num_blocks=64, block_size=0))
     with pytest.raises(ConfigError, match="block_size"):
@@ -286,8 +323,6 @@ def test_errors_survive_the_border():
     ],
 )
 def test_broken_frames_are_refused(frame):
-    import socket
-
     ours, theirs = socket.socketpair()
     with theirs:
         theirs.sendall(frame)

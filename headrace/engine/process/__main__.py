@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import dataclass
 from threading import Event as Flag
 from threading import Thread
 
@@ -24,6 +25,8 @@ def main(arguments: list[str]) -> int:
     start = channel.receive()
     if not isinstance(start, Start):
         return 2
+    ears = _Ears(channel)
+    Thread(target=ears.listen, name="listen", daemon=True).start()
     phases = Phases()
     try:
         core = build_core(open_model(start.config, phases, with_text=False), phases)
@@ -31,27 +34,34 @@ def main(arguments: list[str]) -> int:
         channel.send(Failed(fault=fault_of(error)))
         return 1
     loop = EngineLoop(core, channel.send)
+    ears.loop = loop
     channel.send(Ready(process_id=os.getpid(), phases=phases.seconds))
     ended = Flag()
-    Thread(target=_listen, args=(channel, loop), name="listen", daemon=True).start()
     Thread(target=_beat, args=(channel, loop, ended), name="beat", daemon=True).start()
     loop.run()
     ended.set()
     return 0
 
 
-def _listen(channel: Channel, loop: EngineLoop) -> None:
-    """Pass commands on; without a parent there is nobody to work for."""
-    while True:
-        try:
-            command = channel.receive()
-        except EngineDeadError:
-            os._exit(3)
-        if command is None:
-            os._exit(0)
-        loop.put(command)
-        if isinstance(command, Shutdown):
-            return
+@dataclass(slots=True)
+class _Ears:
+    """Listens to the parent from the first moment, also while the model loads."""
+
+    channel: Channel
+    loop: EngineLoop | None = None
+
+    def listen(self) -> None:
+        """Pass commands on; without a parent there is nobody to work for."""
+        while True:
+            try:
+                command = self.channel.receive()
+            except EngineDeadError:
+                os._exit(3)
+            if command is None or self.loop is None:  # gone, or wants the end before it was told `Ready`
+                os._exit(0)
+            self.loop.put(command)
+            if isinstance(command, Shutdown):
+                return
 
 
 def _beat(channel: Channel, loop: EngineLoop, ended: Flag) -> None:

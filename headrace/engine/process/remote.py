@@ -98,6 +98,7 @@ class RemoteClient:
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 env=child_environment(),
+                process_group=0,  # an interrupt from the terminal is the parent's to handle
             )
         self._channel = Channel(ours)
         self._channel.send(Start(config=self._config))
@@ -156,7 +157,8 @@ class RemoteClient:
                 return False
             self._restarts.append(now_s())
             try:
-                self._launch()
+                if not self._relaunch():
+                    return False
                 self._on_event(self._await_ready())
             except HeadraceError as error:
                 self._on_event(_death(f"the engine process could not be started again: {error.message}"))
@@ -164,6 +166,14 @@ class RemoteClient:
                 continue
             return True
         return False
+
+    def _relaunch(self) -> bool:
+        """Start again, unless closing: whoever closes then sees either no process or the new one."""
+        with self._lock:
+            if self._is_closing:
+                return False
+            self._launch()
+            return True
 
     def _reap(self) -> int | None:
         if self._channel is not None:
