@@ -27,7 +27,7 @@ _OWN: dict[str, set[str]] = {
 # The formulas of these kinds divide by the logarithm of that number.
 _LEAST_BASE = {"yarn": 1.001}
 _LEAST_ORIGINAL = {"longrope": 2}
-_ALIASES = {"su": "longrope", "none": "default"}
+ROPE_NAMES = {"su": "longrope", "none": "default"}
 
 
 def read_rope(
@@ -36,7 +36,7 @@ def read_rope(
     *,
     layer_type: str | None = None,
     default_base: float = 10000.0,
-    aliases: Mapping[str, str] = _ALIASES,
+    aliases: Mapping[str, str] = ROPE_NAMES,
 ) -> RopeSpec:
     """The rotary embedding of a layer type.
 

@@ -2,46 +2,21 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
-from headrace.base.specs import AttentionSpec, LayerSpec, RopeSpec
-from headrace.compute.models.families.gemma2 import activation, attention_biases
-from headrace.compute.weights.modelspec import (
-    MAX_LAYERS,
-    MAX_WIDTH,
-    Config,
-    Family,
-    layer_type,
-    read_heads,
-    read_window,
-)
+from headrace.base.specs import LayerSpec, RopeSpec
+from headrace.compute.models.families._layers import attention_biases, gemma_gguf_config, gemma_layer
+from headrace.compute.weights.modelspec import MAX_LAYERS, Config, Family, layer_type, read_heads
 from headrace.compute.weights.ropespec import read_rope
 
 LAYERS_27B = 62
 
 
 def _layer(config: Config, index: int) -> LayerSpec:
-    sizes = read_heads(config)
-    config.must_be("use_bidirectional_attention", False, "only causal attention is")
     underscored = config.integer("_sliding_window_pattern", 1, MAX_LAYERS, 6)
     every = config.integer("sliding_window_pattern", 1, MAX_LAYERS, underscored)
     kind = layer_type(config, index, lambda i: "sliding_attention" if (i + 1) % every else "full_attention")
-    sliding = kind == "sliding_attention"
-    return LayerSpec(
-        attention=AttentionSpec(
-            heads=sizes.heads,
-            kv_heads=sizes.kv_heads,
-            head_size=sizes.head_size,
-            scale=config.number("query_pre_attn_scalar", 1e-3, 1e6) ** -0.5,
-            window=read_window(config) if sliding else None,
-            softcap=config.optional_number("attn_logit_softcapping", 1e-6, 1e6),
-            qk_norm=True,
-            rope=_rope(config, sizes.head_size, kind),
-        ),
-        mlp_width=config.integer("intermediate_size", 1, MAX_WIDTH),
-        activation=activation(config),
-        norms="sandwich",
-    )
+    rope = _rope(config, read_heads(config).head_size, kind)
+    return gemma_layer(config, rope, is_windowed=kind == "sliding_attention", qk_norm=True)
 
 
 def _rope(config: Config, head_size: int, kind: str) -> RopeSpec:
@@ -63,12 +38,6 @@ def _rope(config: Config, head_size: int, kind: str) -> RopeSpec:
     return read_rope(local, head_size, layer_type=kind)
 
 
-def _gguf_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    large = config["num_hidden_layers"] == LAYERS_27B
-    per_head = config["hidden_size"] // config["num_attention_heads"]
-    return {"query_pre_attn_scalar": per_head if large else config["head_dim"]}
-
-
 FAMILY = Family(
     architectures=("Gemma3ForCausalLM",),
     gguf_architecture="gemma3",
@@ -87,5 +56,5 @@ FAMILY = Family(
     biases=attention_biases,
     embed_scale=math.sqrt,
     norm_offset=1.0,
-    gguf_config=_gguf_config,
+    gguf_config=lambda config: gemma_gguf_config(config, LAYERS_27B),
 )

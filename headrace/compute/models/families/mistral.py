@@ -1,25 +1,13 @@
 """Mistral: llama with a sliding window on every layer. Its GGUF files say `llama`."""
 
-from headrace.base.specs import AttentionSpec, LayerSpec
-from headrace.compute.weights.modelspec import ACTIVATIONS, MAX_WIDTH, Config, Family, read_heads, read_window
-from headrace.compute.weights.ropespec import read_rope
+from headrace.base.specs import LayerSpec
+from headrace.compute.models.families._layers import llama_layer
+from headrace.compute.weights.modelspec import Config, Family, read_window
 
 
 def _layer(config: Config, index: int) -> LayerSpec:
-    sizes = read_heads(config)
     config.must_be("layer_types", None, "mistral has the same window on every layer")
-    return LayerSpec(
-        attention=AttentionSpec(
-            heads=sizes.heads,
-            kv_heads=sizes.kv_heads,
-            head_size=sizes.head_size,
-            scale=sizes.head_size**-0.5,
-            window=read_window(config),
-            rope=read_rope(config, sizes.head_size),
-        ),
-        mlp_width=config.integer("intermediate_size", 1, MAX_WIDTH),
-        activation=config.choice("hidden_act", ACTIVATIONS),
-    )
+    return llama_layer(config, window=read_window(config))
 
 
 FAMILY = Family(

@@ -1,27 +1,15 @@
 """Phi-3 and Phi-4 mini: llama with fused projections, longrope and an optional window."""
 
-from headrace.base.specs import AttentionSpec, LayerSpec
-from headrace.compute.weights.modelspec import ACTIVATIONS, MAX_WIDTH, Config, Family, read_heads, read_window
-from headrace.compute.weights.ropespec import read_rope
+from headrace.base.specs import LayerSpec
+from headrace.compute.models.families._layers import llama_layer
+from headrace.compute.weights.modelspec import Config, Family, read_window
 
 # Early checkpoints call longrope "su" or "yarn".
 _ROPE_NAMES = {"su": "longrope", "yarn": "longrope", "none": "default"}
 
 
 def _layer(config: Config, index: int) -> LayerSpec:
-    sizes = read_heads(config)
-    return LayerSpec(
-        attention=AttentionSpec(
-            heads=sizes.heads,
-            kv_heads=sizes.kv_heads,
-            head_size=sizes.head_size,
-            scale=sizes.head_size**-0.5,
-            window=read_window(config),
-            rope=read_rope(config, sizes.head_size, aliases=_ROPE_NAMES),
-        ),
-        mlp_width=config.integer("intermediate_size", 1, MAX_WIDTH),
-        activation=config.choice("hidden_act", ACTIVATIONS),
-    )
+    return llama_layer(config, window=read_window(config), rope_names=_ROPE_NAMES)
 
 
 FAMILY = Family(

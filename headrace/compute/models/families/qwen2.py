@@ -1,21 +1,13 @@
 """Qwen2 and Qwen2.5: llama with biases on Q, K and V, and an optional window on the upper layers."""
 
-from headrace.base.specs import AttentionSpec, LayerSpec
-from headrace.compute.weights.modelspec import (
-    ACTIVATIONS,
-    MAX_LAYERS,
-    MAX_WIDTH,
-    Config,
-    Family,
-    layer_type,
-    read_heads,
-    read_window,
-)
-from headrace.compute.weights.ropespec import read_rope
+from headrace.base.specs import LayerSpec
+from headrace.compute.models.families._layers import llama_layer
+from headrace.compute.weights.modelspec import MAX_LAYERS, Config, Family, layer_type, read_window
 
 
 def upper_layer_window(config: Config, index: int) -> int | None:
     """The window of a layer: on those from `max_window_layers` on, when `use_sliding_window` is set."""
+    config.value("layer_types")
     window = read_window(config)
     if not config.flag("use_sliding_window", False) or window is None:
         return None
@@ -25,20 +17,7 @@ def upper_layer_window(config: Config, index: int) -> int | None:
 
 
 def _layer(config: Config, index: int) -> LayerSpec:
-    sizes = read_heads(config)
-    config.value("layer_types")
-    return LayerSpec(
-        attention=AttentionSpec(
-            heads=sizes.heads,
-            kv_heads=sizes.kv_heads,
-            head_size=sizes.head_size,
-            scale=sizes.head_size**-0.5,
-            window=upper_layer_window(config, index),
-            rope=read_rope(config, sizes.head_size),
-        ),
-        mlp_width=config.integer("intermediate_size", 1, MAX_WIDTH),
-        activation=config.choice("hidden_act", ACTIVATIONS),
-    )
+    return llama_layer(config, window=upper_layer_window(config, index))
 
 
 FAMILY = Family(

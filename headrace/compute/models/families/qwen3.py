@@ -1,31 +1,13 @@
 """Qwen3: qwen2 without its biases, with a norm on each head of Q and K, and a head size of its own."""
 
-from headrace.base.specs import AttentionSpec, LayerSpec
+from headrace.base.specs import LayerSpec
+from headrace.compute.models.families._layers import attention_biases, llama_layer
 from headrace.compute.models.families.qwen2 import upper_layer_window
-from headrace.compute.weights.modelspec import ACTIVATIONS, MAX_WIDTH, Config, Family, read_heads
-from headrace.compute.weights.ropespec import read_rope
+from headrace.compute.weights.modelspec import Config, Family
 
 
 def _layer(config: Config, index: int) -> LayerSpec:
-    sizes = read_heads(config)
-    config.value("layer_types")
-    return LayerSpec(
-        attention=AttentionSpec(
-            heads=sizes.heads,
-            kv_heads=sizes.kv_heads,
-            head_size=sizes.head_size,
-            scale=sizes.head_size**-0.5,
-            window=upper_layer_window(config, index),
-            qk_norm=True,
-            rope=read_rope(config, sizes.head_size),
-        ),
-        mlp_width=config.integer("intermediate_size", 1, MAX_WIDTH),
-        activation=config.choice("hidden_act", ACTIVATIONS),
-    )
-
-
-def _biases(config: Config) -> tuple[str, ...]:
-    return ("q", "k", "v", "o") if config.flag("attention_bias", False) else ()
+    return llama_layer(config, window=upper_layer_window(config, index), qk_norm=True)
 
 
 FAMILY = Family(
@@ -40,5 +22,5 @@ FAMILY = Family(
         "sliding_window": 4096,
         "head_dim": 128,
     },
-    biases=_biases,
+    biases=attention_biases,
 )
