@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from headrace.compute.weights.checkpoint import open_checkpoint
+
 SERVING = {
     "starlette",
     "uvicorn",
@@ -90,3 +92,19 @@ def test_a_script_may_end_without_closing_its_engine(smollm2_path: Path) -> None
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_read_weights_give_their_memory_back(smollm2_path: Path) -> None:
+    weights = open_checkpoint(smollm2_path).weights
+    data = weights.matrix("embed.weight").data
+    before = data.sum()
+    held = file_pages_kib()
+    weights.release()
+    assert held - file_pages_kib() > data.nbytes // 1024 // 2
+    assert data.sum() == before
+
+
+def file_pages_kib() -> int:
+    """Resident pages of mapped files, of this process."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["RssFile"].split()[0])

@@ -66,6 +66,7 @@ def load_model(
     layers: list[tuple[AttentionWeights, MlpWeights]] = []
     for index in range(len(spec.layers)):
         layers.append((loader.attention(index), loader.mlp(index)))
+        checkpoint.weights.release()
         progress(index + 1, len(spec.layers))
     weights = DecoderWeights(
         embed=embed,
@@ -73,6 +74,7 @@ def load_model(
         norm=loader.vector("norm"),
         head=loader.matrix("head") if checkpoint.weights.has("head.weight") else embed,
     )
+    checkpoint.weights.release()
     return LoadedModel(
         spec=spec, forward=make_forward(spec, weights), weight_bytes=loader.weight_bytes, rope=rope
     )

@@ -1,7 +1,9 @@
 """Stored tensors, and the rules that cut a model's canonical weights out of them."""
 
+import mmap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +81,8 @@ class WeightMap:
     ) -> None:
         self._tensors = tensors
         self._sources = sources
+        files = (_file_of(tensor.data) for tensor in tensors.values())
+        self._files = tuple({id(file): file for file in files if file is not None}.values())
         for name, source in sources.items():
             _check_shape(tensors, name, source)
         known = {s.tensor for s in sources.values()} | set(ignored)
@@ -124,6 +128,21 @@ class WeightMap:
         if source.order is not None:
             values = values[source.order]
         return np.ascontiguousarray(values + np.float32(source.offset))
+
+    def release(self) -> None:
+        """Give back the memory that reading took; what is used again is read again."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            for file in self._files:
+                file.madvise(mmap.MADV_DONTNEED)
+
+
+def _file_of(data: NDArray[np.uint8]) -> mmap.mmap | None:
+    """The mapped file that an array looks into."""
+    owner: Any = data
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    owner = owner.obj if isinstance(owner, memoryview) else owner
+    return owner if isinstance(owner, mmap.mmap) else None
 
 
 def _check_shape(tensors: Mapping[str, Tensor], name: str, source: Source) -> None:
