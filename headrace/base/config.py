@@ -1,10 +1,8 @@
 """The settings tree: every setting once; flags, files and docs are generated from it.
 
 A value of None means `auto`: `engine/resolve` turns it into a concrete value with a reason. Names of flags
-are vLLM's
-where the meaning is the same. `HEADRACE_SECTION_FIELD` in the environment and `section: {field: …}` in a YAML
-file name
-the same settings.
+are vLLM's where the meaning is the same. `HEADRACE_SECTION_FIELD` in the environment and
+`section: {field: …}` in a YAML file name the same settings.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """The file is the registration: plugins are the modules of a folder.
 
 A module `families/qwen3.py` registers the plugin `qwen3`; the object is the module attribute named by the
-registry.
-Listing reads file names only; a module is imported when its plugin is asked for.
+registry. Listing reads file names only; a module is imported when its plugin is asked for. Names that begin
+with an underscore are helpers of the folder, no plugins.
 """
 
 from dataclasses import dataclass

@@ -70,8 +70,8 @@ class TokenizerSource:
     """Where a model's tokenizer, chat template and special tokens are read from.
 
     `gguf` holds the `tokenizer.*` metadata of a GGUF file (arrays as lists), else `directory` holds
-    tokenizer.json,
-    tokenizer_config.json, special_tokens_map.json, generation_config.json, chat_template.jinja, config.json.
+    tokenizer.json, tokenizer_config.json, special_tokens_map.json, generation_config.json,
+    chat_template.jinja and config.json.
     """
 
     gguf: Mapping[str, Any] | None = None

@@ -30,9 +30,9 @@ class BlockMove:
 class SlotBegin:
     """A sequence enters a slot: its whole state so far.
 
-    `token_ids` are prompt and output so far (a preempted sequence comes back with its output). `num_prompt`
-    of them
-    are the prompt.
+    `token_ids` are prompt and output so far (a preempted sequence comes back with its output); the first
+    `len(request.prompt_ids)` of them are the prompt. `blocks` is the whole table, what this step's row needs
+    included.
     """
 
     slot: SlotId
@@ -113,8 +113,8 @@ class RowResult:
     """What a row produced.
 
     `tokens` are the accepted drafts followed by the token drawn after them (empty when the row does not
-    sample);
-    `prompt_logprobs` are those of prompt tokens start+1 .. start+count, as far as they lie in the prompt.
+    sample); `prompt_logprobs` are those of prompt tokens start+1 .. start+count, as far as they lie in the
+    prompt.
     """
 
     slot: SlotId

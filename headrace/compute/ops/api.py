@@ -4,8 +4,7 @@ Shapes: T tokens of the step, R rows, S rows whose logits are wanted, E width, N
 H query heads, K KV heads, D head size, F MLP width, P positions per block, M table width.
 
 Exactness: a result row depends on its own input row, its position and its sequence's KV only: never on the
-number of
-rows, on neighbours or on thread counts.
+number of rows, on neighbours or on thread counts.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,10 +28,9 @@ class Weight:
     """A weight matrix [n, k] as the checkpoint stores it.
 
     `type_name` is a scheme's name (`f32`, `f16`, `bf16`, `q8_0`, `q4_k` …, lower case GGUF names); `data`
-    holds the rows
-    as raw bytes [n, row_bytes] uint8, C-contiguous and possibly a read-only memory map. `order`, when given,
-    says which
-    stored row each output row is (used to undo the row permutation of llama GGUF files).
+    holds the rows as raw bytes [n, row_bytes] uint8, C-contiguous and possibly a read-only memory map.
+    `order`, when given, says which stored row each output row is (used to undo the row permutation of llama
+    GGUF files).
     """
 
     name: str
@@ -228,10 +226,13 @@ class SampleBatch:
     seeds: NDArray[np.uint64]
     """[S]"""
     temperature: F32
+    """[S], below 1e-6 = greedy"""
     top_k: I32
     """[S], 0 = off"""
     top_p: F32
+    """[S], 1 = off"""
     min_p: F32
+    """[S], 0 = off"""
     penalties: F32
     """[S, 3] repetition, presence, frequency"""
     num_logprobs: I32
@@ -249,15 +250,17 @@ class SeenTokens:
     """
 
     start: I32
+    """[S+1]"""
     ids: I32
     counts: I32
 
 
 @dataclass(slots=True, kw_only=True)
 class TokenBias:
-    """Values added to logits; -inf bans."""
+    """Values added to logits; -inf bans. An id may occur more than once: its values add up."""
 
     start: I32
+    """[S+1]"""
     ids: I32
     values: F32
 

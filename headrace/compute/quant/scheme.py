@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,12 +55,6 @@ class Scheme:
 
 
 SCHEMES: Registry[Scheme] = Registry("number format", "headrace.compute.quant.schemes", "SCHEME")
-
-
-@cache
-def scheme_by_gguf_id(gguf_id: int) -> Scheme | None:
-    """The scheme of a GGUF type number, or None."""
-    return next((s for s in SCHEMES.all().values() if s.gguf_id == gguf_id), None)
 
 
 def find_scheme(type_name: str, tensor: str) -> Scheme:
