@@ -71,6 +71,7 @@ std::shared_ptr<FloatVector> vector(Runtime &runtime, const Array<float, 1> &val
 
 std::shared_ptr<KVMemory> kv_memory(bool half, std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t> shape) {
     const auto [layers, block_size, kv_heads, head_size, num_blocks] = shape;
+    if (head_size % 8 || head_size > 256) fail("attention takes head sizes that are multiples of 8 up to 256");
     return std::make_shared<KVMemory>(
         KVMemory::Shape{half ? KVType::F16 : KVType::F32, layers, block_size, kv_heads, head_size, num_blocks});
 }

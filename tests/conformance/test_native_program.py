@@ -251,10 +251,15 @@ def test_bad_programs_and_weights_raise():
         backend.matrix([good, random_weight(rng, "q4_0", 4, 32)])
     with pytest.raises(ShapeError):
         backend.rope_table(np.ones((2, 4), np.float64), np.ones((2, 4), np.float64))
+    for head_size in (4, 20, 100, 257, 264, 512):
+        with pytest.raises(ShapeError, match=rf"size is {head_size}; .*multiples of 8 up to 256.*reference"):
+            backend.kv_pool(geometry(head_size=head_size), 1)
+        with pytest.raises(ValueError, match="head sizes"):
+            _native.kv_memory(False, (1, 16, 1, head_size, 1))
     with pytest.raises(ShapeError):
         backend.kv_pool(geometry(), 0)
     with pytest.raises(ShapeError):
-        backend.kv_pool(geometry(kv_heads=1 << 20, head_size=1 << 20), 1 << 30)
+        backend.kv_pool(geometry(kv_heads=1 << 28, head_size=256), 1 << 30)
     with pytest.raises(IndexError):
         kv.copy(0, 1)
     backend.close()

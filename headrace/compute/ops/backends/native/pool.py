@@ -8,6 +8,9 @@ from headrace import _native
 from headrace.base.errors import ShapeError
 from headrace.compute.ops.api import F32, KVGeometry
 
+HEAD_STEP, MAX_HEAD_SIZE = 8, 256
+"""What the attention kernels are written for; other head sizes would leave their buffers."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NativeMatrix:
@@ -44,6 +47,11 @@ class NativeKVPool:
         if min(shape) < 1:
             raise ShapeError(
                 f"a KV pool needs layers, block size, KV heads, head size and blocks of at least 1: {shape}"
+            )
+        if geometry.head_size % HEAD_STEP or geometry.head_size > MAX_HEAD_SIZE:
+            raise ShapeError(
+                f"this model's head size is {geometry.head_size}; attention of the native backend takes "
+                f"multiples of {HEAD_STEP} up to {MAX_HEAD_SIZE}: use --backend reference"
             )
         try:
             self.memory = _native.kv_memory(geometry.dtype == "f16", shape)
