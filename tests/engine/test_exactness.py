@@ -20,7 +20,7 @@ def check_schedule(subject: Rig, alone: Rig, seed: int, most: int = 64, **limits
     lives = Drive(subject.core(**shape)).run(requests, arrivals=arrivals, aborts=aborts)
     for request in requests:
         life = lives[request.request_id]
-        want = alone.solo(request)
+        want = alone.solo(request, shape["dtype"])
         if request.request_id in aborts:
             assert life.tokens == want.tokens[: len(life.tokens)]
             assert life.logprobs == want.logprobs[: len(life.logprobs)]

@@ -1,8 +1,11 @@
 """Prefix hits in models whose layers see a window, or whose angles depend on the length."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.base.request import Request, SamplingParams
+from tests.engine.test_exactness import check_schedule
 from tests.kit.checkpoints import make, tokens
 from tests.kit.engine import Drive, Rig
 
@@ -49,6 +52,18 @@ def test_pc8_the_same_prompt_four_times_and_its_cousins(family, block_size):
         assert life.answer == rig.solo(request).answer, (i, len(one))
         if 1 <= i < 4:
             assert life.cached == 59 // block_size * block_size
+
+
+_RIGS: dict[str, Rig] = {}
+
+
+@settings(max_examples=12)
+@given(seed=st.integers(0, 2**32))
+@pytest.mark.parametrize("family", CASES)
+def test_any_schedule_equals_solo_runs_in_models_with_windows_and_long_angles(family, seed):
+    if family not in _RIGS:
+        _RIGS[family] = Rig(make(family, **CASES[family]).path, length=128)
+    check_schedule(_RIGS[family], _RIGS[family], seed)
 
 
 @pytest.mark.parametrize("family", ["llama", "phi3"])

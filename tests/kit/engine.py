@@ -100,7 +100,7 @@ class Rig:
         self.checkpoint = open_checkpoint(path)
         self.backend = make_backend(backend, threads)
         self.name, self.threads, self.length = backend, threads, length
-        self._alone: EngineCore | None = None
+        self._alone: dict[str, EngineCore] = {}
         self.model = load_model(self.checkpoint, self.backend, length, max_slots=16)
 
     def core(self, **options) -> EngineCore:
@@ -137,11 +137,13 @@ class Rig:
         runner = make_runner(resolved, self.model, self.backend)
         return EngineCore(make_scheduler(resolved), runner, sizes, self.model.rope.kv_domain, lambda: None)
 
-    def solo(self, request: Request) -> "Life":
+    def solo(self, request: Request, dtype: str = "f32") -> "Life":
         """The request alone: whole prompt at once, no cache, room for everything."""
-        if self._alone is None:
-            self._alone = self.core(prefix_cache=False, num_blocks=64, block_size=16, slots=1, budget=512)
-        return Drive(self._alone).run([replace(request, leader=None)])[request.request_id]
+        if dtype not in self._alone:
+            self._alone[dtype] = self.core(
+                prefix_cache=False, num_blocks=64, block_size=16, slots=1, budget=512, dtype=dtype
+            )
+        return Drive(self._alone[dtype]).run([replace(request, leader=None)])[request.request_id]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,4 +311,5 @@ def random_shape(rng: random.Random) -> dict:
         "slots": slots,
         "budget": rng.choice([1, 3, 8, 16, 17, 33, 128]),
         "chunked": chunked,
+        "dtype": rng.choice(["f16", "f32"]),
     }
