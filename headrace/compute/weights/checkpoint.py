@@ -67,7 +67,8 @@ def open_checkpoint(path: Path, load_format: str = "auto") -> Checkpoint:
         return FORMATS.get(load_format).open(path)
     if not path.exists():
         raise CheckpointError(f"{path} does not exist; give a .gguf file or a checkpoint directory")
-    for candidate in FORMATS.all().values():
+    for name in FORMATS.names():
+        candidate = FORMATS.get(name)
         if candidate.matches(path):
             return candidate.open(path)
     raise CheckpointError(_why_not(path))

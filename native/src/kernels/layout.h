@@ -88,20 +88,6 @@ template <class F> HR_INLINE int get_code(const uint8_t *codes, int row, int k) 
     return code;
 }
 
-// Writes a code; the bytes must have been zero.
-template <class F> HR_INLINE void put_code(uint8_t *codes, int row, int k, int code) {
-    const int q = k >> 2, at = 4 * row + (k & 3);
-    if constexpr (F::BITS == 8) {
-        codes[64 * q + at] = (uint8_t)code;
-        return;
-    }
-    if constexpr (F::BITS >= 4) codes[64 * (q & 3) + at] |= (uint8_t)((code & 15) << (4 * (q >> 2)));
-    else codes[64 * (q & 1) + at] |= (uint8_t)((code & 3) << (2 * (q >> 1)));
-    uint8_t *high = codes + F::LOW_BYTES;
-    if constexpr (F::BITS == 5 || F::BITS == 3) high[at] |= (uint8_t)((code >> (F::BITS - 1) & 1) << q);
-    if constexpr (F::BITS == 6) high[64 * (q >> 2) + at] |= (uint8_t)((code >> 4 & 3) << (2 * (q & 3)));
-}
-
 HR_INLINE uint16_t load_u16(const uint8_t *p) { uint16_t h; std::memcpy(&h, p, 2); return h; }
 
 // Scale d of group g (counted within the block) of a row.
