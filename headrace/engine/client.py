@@ -1,7 +1,8 @@
 """The engine as its users see it: commands in, events out. `LocalClient` runs it in a thread."""
 
+import atexit
 from collections.abc import Callable
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Protocol
 
 from headrace.base.errors import EngineDeadError
@@ -59,6 +60,8 @@ class LocalClient:
         """Begin the loop."""
         self._on_event = on_event
         self._thread.start()
+        # A thread inside the kernels must not meet the end of the interpreter: that aborts the process.
+        atexit.register(self.close)
 
     def send(self, command: Command) -> None:
         """Give a command to the loop."""
@@ -72,9 +75,11 @@ class LocalClient:
 
     def close(self) -> None:
         """End the loop after its current step."""
+        atexit.unregister(self.close)
         if self._thread.is_alive():
             self._loop.put(Shutdown())
-            self._thread.join()
+            if self._thread is not current_thread():  # the garbage collector closes from any thread
+                self._thread.join()
 
     def _run(self) -> None:
         try:

@@ -8,7 +8,7 @@ context limit. Nothing is cut silently: a prompt that leaves no room for a token
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 from headrace.base.clock import now_s
 from headrace.base.errors import ContextLengthError, RequestError
@@ -115,7 +115,13 @@ class Intake:
     def chat_ids(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any] | None = None
     ) -> tuple[int, ...]:
-        """The prompt of a conversation. Raises `RequestError` when the template refuses."""
+        """The prompt of a conversation.
+
+        Raises:
+            RequestError: the template refuses.
+            ContextLengthError: the texts alone are too long; found before the template and tokenizer run.
+        """
+        self._check_size(sum(_num_bytes(message.get("content")) for message in messages))
         return self._text.encode_chat(messages, options or {})
 
     def prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
@@ -126,10 +132,7 @@ class Intake:
             ContextLengthError: no room for an answer.
         """
         if isinstance(prompt, str):
-            # Cheap bound before the work: a text has at least this many tokens.
-            size = len(prompt.encode("utf-8", "replace"))
-            if size >= self._max_model_len and size // self._text.longest_token >= self._max_model_len:
-                raise self._too_long(f"at least {size // self._text.longest_token}")
+            self._check_size(_num_bytes(prompt))
             ids = self._text.encode(prompt)
         else:
             if len(prompt) >= self._max_model_len:
@@ -140,6 +143,11 @@ class Intake:
         if len(ids) >= self._max_model_len:
             raise self._too_long(str(len(ids)))
         return ids
+
+    def _check_size(self, size: int) -> None:
+        """Cheap bound before the work: a text of `size` bytes has at least this many tokens."""
+        if size >= self._max_model_len and size // self._text.longest_token >= self._max_model_len:
+            raise self._too_long(f"at least {size // self._text.longest_token}")
 
     def _too_long(self, tokens: str) -> ContextLengthError:
         return ContextLengthError(
@@ -206,6 +214,18 @@ class Intake:
             if not 0 <= i < self._vocab_size:
                 raise RequestError(f"{name}: token id {i} is not in [0, {self._vocab_size})", param=name)
         return ids
+
+
+def _num_bytes(content: object) -> int:
+    """UTF-8 bytes of a text, or of a message's content: a text, or parts with a `text`."""
+    if isinstance(content, str):
+        return len(content.encode("utf-8", "replace"))
+    if isinstance(content, (list, tuple)):
+        parts = cast("Sequence[object]", content)
+        return sum(
+            _num_bytes(cast("Mapping[str, Any]", p).get("text")) for p in parts if isinstance(p, Mapping)
+        )
+    return 0
 
 
 def _check_drawable(params: SamplingParams, ends: frozenset[int]) -> None:

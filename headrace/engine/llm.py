@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self, cast
+from weakref import finalize
 
 from headrace.base.config import EngineConfig
 from headrace.base.errors import ConfigError, RequestError
@@ -57,6 +58,7 @@ class LLM:
         self.phases = client.phases
         """Seconds of each phase of the start."""
         self._frontend = Frontend(opened, client)
+        finalize(self, self._frontend.close).atexit = False  # the client sees to the end of the program
 
     # ---- what it is ----
 

@@ -1,9 +1,12 @@
 """`LLM` over tiny checkpoints: lists, seeds, threads, defaults, end tokens, streams, errors."""
 
+import gc
 import itertools
 import json
 import random
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -217,6 +220,33 @@ def test_a_closed_engine_refuses(llm):
     made.close()
     with pytest.raises(Exception, match="closing"):
         made.generate([[5]], GREEDY)
+
+
+def test_what_nobody_holds_any_more_is_closed():
+    made = LLM(str(tiny_llama()), num_blocks=8, threads=1)
+    client = made._frontend._client
+    made.generate([[5]], GREEDY)
+    assert client.beat() is not None
+    del made
+    gc.collect()
+    assert client.beat() is None
+
+
+def test_a_program_may_end_in_the_middle_of_a_stream(smollm2_path):
+    code = (
+        "import sys\nfrom headrace.base.request import SamplingParams\nfrom headrace.engine.llm import LLM\n"
+        "llm = LLM(sys.argv[1], threads=1, num_blocks=64)\n"
+        "stream = llm.stream('hello', SamplingParams(max_tokens=500, ignore_eos=True))\n"
+        "next(stream)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(smollm2_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_the_bar_counts_prompts_and_draws_on_terminals_only(monkeypatch):

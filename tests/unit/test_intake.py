@@ -37,6 +37,14 @@ def test_a_long_text_is_refused_before_it_is_tokenized():
         prepare("x" * 10_000_000)
 
 
+@pytest.mark.parametrize(
+    "content", ["x" * 10_000, [{"type": "text", "text": "x" * 5_000}, {"type": "text", "text": "x" * 5_000}]]
+)
+def test_a_long_conversation_is_refused_before_it_is_rendered(content):
+    with pytest.raises(ContextLengthError, match=rf"at least \d+ tokens.*limit is {LIMIT}"):
+        Intake(text_of(), VOCAB, LIMIT, 7).chat_ids([{"role": "user", "content": content}], {"no": "such"})
+
+
 def test_max_tokens_is_lowered_to_the_room():
     assert prepare([5] * 15, max_tokens=3).requests[0].sampling.max_tokens == 3
     assert prepare([5] * 15, max_tokens=30).requests[0].sampling.max_tokens == 5
