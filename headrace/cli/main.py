@@ -41,6 +41,9 @@ def _run(arguments: list[str]) -> None:
     except HeadraceError as error:
         print(f"headrace: {error.message}", file=sys.stderr)
         sys.exit(2 if isinstance(error, (ConfigError, RequestError)) else 1)
+    except MemoryError as error:
+        print(f"headrace: out of memory ({error}); take a smaller model or KV pool", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

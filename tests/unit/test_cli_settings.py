@@ -8,6 +8,7 @@ import pytest
 
 from headrace.base.config import EngineConfig, all_settings
 from headrace.base.errors import ConfigError
+from headrace.cli import main as main_module
 from headrace.cli.settings import gather, parse
 
 
@@ -112,3 +113,14 @@ def test_errors_are_one_line_and_an_exit_code(tmp_path: Path) -> None:
     assert run("serve", "--policy", "nonsense", "--check").returncode == 2
     assert run("nope").returncode == 2
     assert run("--version").stdout.strip()
+
+
+def test_no_memory_is_one_line(monkeypatch, capsys):
+    def fail(arguments):
+        raise MemoryError("std::bad_alloc")
+
+    monkeypatch.setattr(main_module, "build", fail)
+    with pytest.raises(SystemExit) as ended:
+        main_module.main(["generate"])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith("headrace: out of memory")
