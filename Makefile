@@ -60,6 +60,7 @@ unit: dev
 	$(DEV)/bin/python -m pytest tests/unit tests/property tests/arch
 
 native-test: dev   ## kernels of each instruction set against the scalar definition
+	@mkdir -p build
 	$(DEV)/bin/cmake -S . -B build/native -DHEADRACE_NATIVE_TESTS=ON -DPython_EXECUTABLE=$(abspath $(DEV))/bin/python \
 	    -DCMAKE_BUILD_TYPE=Release > build/native.log 2>&1 || (cat build/native.log; exit 1)
 	$(DEV)/bin/cmake --build build/native --parallel 2

@@ -59,7 +59,12 @@ def start(
 
 def headrace(model: Path, program: str = "headrace") -> Server:
     port = free_port()
-    return start("headrace", [program, "serve", str(model), "--port", str(port)], port, "/ready")
+    return start(
+        "headrace",
+        [program, "serve", str(model), "--port", str(port), "--served-model-name", "default"],
+        port,
+        "/ready",
+    )
 
 
 def llama_cpp(model: Path, program: str = "llama-server", threads: int = 2) -> Server:

@@ -103,9 +103,7 @@ def _byte_level(data: Metadata, entries: list[str], types: list[int]) -> tuple[V
     merges = data.list_of("merges", str)
     if merges is None:
         raise CheckpointError("the GGUF file holds no merges (tokenizer.ggml.merges)")
-    core = tokenizers.Tokenizer(
-        _library_model(_ids(entries), _pairs(merges), ignore_merges=rule.whole_words)
-    )
+    core = tokenizers.Tokenizer(_library_model(_ids(entries), _pairs(merges), ignore_merges=rule.whole_words))
     core.pre_tokenizer = rule.pre_tokenizer()  # type: ignore[assignment]
     return _vocabulary(core, entries, types, spelling.byte_level), rule.adds_bos, False
 
