@@ -7,10 +7,11 @@ what it says does not depend on how many tokens a step gave. Each choice finishe
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headrace.base.errors import HeadraceError, NumericError
+from headrace.base.errors import HeadraceError, NumericError, RequestError
 from headrace.base.ids import RequestId
 from headrace.base.request import FinishReason
 from headrace.base.step import Delta, SequenceTiming, TokenLogprobs
+from headrace.compute.runner.draws import NO_TOKEN
 from headrace.engine.intake import Prepared
 from headrace.engine.outputs import ChoiceDelta, RequestOutput, Usage
 from headrace.engine.text import Text
@@ -162,7 +163,7 @@ class Answer:
             if choice.stopped_by is not None and not was_stopped and not choice.is_finished:
                 to_stop.append(delta.request_id)
             if delta.error is not None:
-                error = NumericError(delta.error)
+                error = RequestError(delta.error) if delta.error == NO_TOKEN else NumericError(delta.error)
         if error is not None:
             to_stop = list(self.open_ids)
             news.extend(self._fail_open(FinishReason.ERROR))

@@ -232,6 +232,12 @@ def test_what_nobody_holds_any_more_is_closed():
     assert client.beat() is None
 
 
+def test_a_request_that_bans_all_it_allows_on_the_way_is_the_callers_error(llm):
+    asked = SamplingParams(max_tokens=5, allowed_token_ids=(5,), bad_words_ids=((5, 5),))
+    with pytest.raises(RequestError, match="no token may be drawn"):
+        llm.generate([[7]], asked)
+
+
 def test_a_program_may_end_in_the_middle_of_a_stream(smollm2_path):
     code = (
         "import sys\nfrom headrace.base.request import SamplingParams\nfrom headrace.engine.llm import LLM\n"

@@ -11,12 +11,11 @@ from headrace.compute.ops.api import F32, Backend, Sampled
 from headrace.compute.runner.passes import Piece
 from headrace.compute.runner.state import DeviceState
 from headrace.compute.sampling.batch import Draw
-from headrace.compute.sampling.sampler import NUMERIC
+from headrace.compute.sampling.sampler import NOTHING_LEFT, NUMERIC
 
-ERRORS = {
-    NUMERIC: "the model gave NaN or infinite logits for this request",
-    2: "no token may be drawn: masks, bans and biases exclude the whole vocabulary",
-}
+NO_TOKEN = "no token may be drawn: masks, bans and biases exclude the whole vocabulary"
+"""The request's own doing, not a fault of model or engine."""
+ERRORS = {NUMERIC: "the model gave NaN or infinite logits for this request", NOTHING_LEFT: NO_TOKEN}
 
 
 @dataclass(slots=True)
