@@ -37,6 +37,14 @@ def test_a_long_text_is_refused_before_it_is_tokenized():
         prepare("x" * 10_000_000)
 
 
+def test_a_token_that_the_model_has_no_row_for_is_refused():
+    """Some tokenizers know more tokens than the head has rows."""
+    ids = text_of().encode("hello")
+    assert prepare("hello", Intake(text_of(), max(ids) + 1, LIMIT, 7)).prompt_ids == ids
+    with pytest.raises(RequestError, match=f"token id {max(ids)} is not in"):
+        prepare("hello", Intake(text_of(), max(ids), LIMIT, 7))
+
+
 @pytest.mark.parametrize(
     "content", ["x" * 10_000, [{"type": "text", "text": "x" * 5_000}, {"type": "text", "text": "x" * 5_000}]]
 )
