@@ -133,7 +133,8 @@ class Intake:
         """
         if isinstance(prompt, str):
             self._check_size(_num_bytes(prompt))
-            ids = self._check_ids("prompt", self._text.encode(prompt))  # a tokenizer may know more than the head
+            # a tokenizer may know more tokens than the head has rows
+            ids = self._check_ids("prompt", self._text.encode(prompt))
         else:
             if len(prompt) >= self._max_model_len:
                 raise self._too_long(str(len(prompt)))
