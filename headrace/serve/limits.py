@@ -13,6 +13,8 @@ MAX_DEPTH = 48
 """Nesting of a JSON body; tool schemas need about a dozen."""
 MAX_ELEMENTS = 1_000_000
 """Commas in a body, an upper bound of its values; no context is that long."""
+MAX_NAMES = 1 << 18
+"""Names of fields in a body, of all objects together; text that looks like one counts too."""
 BODY_TIMEOUT_S = 60.0
 THREAD_BYTES = 1 << 16
 """Larger bodies are parsed in a thread, so that the event loop keeps answering."""
@@ -40,6 +42,8 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """
     if body.count(b",") > MAX_ELEMENTS:
         raise RequestError(f"the body has more than {MAX_ELEMENTS} values; send less")
+    if body.count(b'":') > MAX_NAMES:
+        raise RequestError(f"the body has more than {MAX_NAMES} named fields; send less")
     try:
         value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as err:

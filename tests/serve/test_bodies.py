@@ -277,6 +277,47 @@ def test_a_text_far_beyond_the_context_is_not_tokenized(live: LiveServer, body: 
     assert "limit is 64 tokens" in refused.json()["error"]["message"]
 
 
+NAMES = {f"k{i}": 1 for i in range(900_000)}
+MANY = 400_000
+COSTLY: dict[str, tuple[str, bytes]] = {
+    "a long name": ("/v1/completions", b'{"prompt":"a","' + b"ab" * 7_000_000 + b'":1}'),
+    "fields": ("/v1/completions", json.dumps({"prompt": "a", **NAMES}).encode()),
+    "options": (
+        "/v1/completions",
+        json.dumps({"prompt": "a", "stream": True, "stream_options": NAMES}).encode(),
+    ),
+    "parts": ("/v1/chat/completions", b'{"messages":[{"role":"user","content":[' + b"1," * MANY + b"1]}]}"),
+    "calls": (
+        "/v1/chat/completions",
+        b'{"messages":[{"role":"user","tool_calls":[' + b"1," * MANY + b"1]}]}",
+    ),
+    "message fields": (
+        "/v1/chat/completions",
+        json.dumps({"messages": [{"role": "user", **NAMES}]}).encode(),
+    ),
+    "tokens": ("/detokenize", b'{"tokens":[' + b'"",' * MANY + b"1]}"),
+}
+del NAMES
+
+
+@pytest.mark.parametrize("name", sorted(COSTLY))
+def test_what_is_refused_costs_little(name: str) -> None:
+    path, body = COSTLY[name]
+    with LiveServer(FakeLLM(hello)) as live, httpx.Client(base_url=live.url) as client:
+        answers: list[httpx.Response] = []
+        sender = threading.Thread(target=lambda: answers.append(post(live, path, body)))
+        client.get("/health")
+        sender.start()
+        slowest = 0.0
+        while sender.is_alive():
+            start = time.monotonic()
+            assert client.get("/health").status_code == 200
+            slowest = max(slowest, time.monotonic() - start)
+    assert answers[0].status_code == 400
+    assert len(answers[0].content) < 1000
+    assert slowest < 0.5
+
+
 def test_health_answers_while_large_bodies_are_parsed() -> None:
     with LiveServer(FakeLLM(hello), max_body_bytes=32 << 20) as live:
         bodies = [

@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from headrace.base.errors import RequestError
-from headrace.base.request import MAX_ID_LIST, MAX_STOP_STRINGS, SamplingParams
+from headrace.base.request import SamplingParams
+from headrace.serve.schema.bounds import check_bounds
 from headrace.serve.schema.support import drop_neutral, to_request_error
 
 M = TypeVar("M", bound=BaseModel)
-
-MAX_BIAS_ENTRIES = MAX_ID_LIST
 
 _COPIED = (
     "temperature",
@@ -124,30 +123,14 @@ def validate(
     Raises:
         RequestError: a field is unknown, unsupported, of a wrong type, or a list is longer than its limit.
     """
+    check_bounds(body)
     kept = drop_neutral(body, neutral or {})
-    _check_lengths(kept)
     if kept.get("stream_options") is not None and kept.get("stream") is not True:
         raise RequestError("stream_options needs stream to be true", param="stream_options")
     try:
         return model.model_validate(kept)
     except ValidationError as err:
         raise to_request_error(err, model.model_fields) from err
-
-
-def _check_lengths(body: Mapping[str, Any]) -> None:
-    """Lists are measured before their items are looked at."""
-    limits = {"stop": MAX_STOP_STRINGS, "logit_bias": MAX_BIAS_ENTRIES} | dict.fromkeys(_LISTS, MAX_ID_LIST)
-    limits |= {"messages": 4096, "metadata": 64, "chat_template_kwargs": 64}
-    for name, limit in limits.items():
-        value = body.get(name)
-        if isinstance(value, (list, dict)):
-            count = len(value)  # pyright: ignore[reportUnknownArgumentType]
-            if count > limit:
-                raise RequestError(f"{name} has {count} entries, limit {limit}", param=name)
-    for name in ("request_id", "cache_salt", "model", "user"):
-        value = body.get(name)
-        if isinstance(value, str) and len(value) > 256:
-            raise RequestError(f"{name} has {len(value)} characters, limit 256", param=name)
 
 
 def _bias(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:

@@ -1,6 +1,8 @@
 """`/tokenize` and `/detokenize`: request bodies, in vLLM's shapes."""
 
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import FailFast
 
 from headrace.base.errors import RequestError
 from headrace.serve.schema.chat import Message
@@ -42,4 +44,4 @@ class DetokenizeBody(StrictBody):
     """Body of `/detokenize`."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: Annotated[list[int], FailFast()]

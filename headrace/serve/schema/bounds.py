@@ -1,0 +1,89 @@
+"""Counts of a body, checked before its values are: validation must not work on what is refused anyway.
+
+A validator reports every problem it finds; a body of a million wrong items would hold up the event loop for
+seconds. So what it looks into is measured first.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from headrace.base.errors import RequestError
+from headrace.base.request import MAX_ID_LIST, MAX_STOP_STRINGS
+
+MAX_KEYS = 128
+"""Fields of an object whose fields are known."""
+MAX_KEY_CHARS = 256
+MAX_MESSAGES = 4096
+MAX_PARTS = 4096
+"""Parts and tool calls of all messages together."""
+
+LIST_LIMITS: Mapping[str, int] = {
+    "stop": MAX_STOP_STRINGS,
+    "logit_bias": MAX_ID_LIST,
+    "allowed_token_ids": MAX_ID_LIST,
+    "stop_token_ids": MAX_ID_LIST,
+    "bad_words": MAX_ID_LIST,
+    "messages": MAX_MESSAGES,
+    "metadata": 64,
+    "chat_template_kwargs": 64,
+}
+TEXT_LIMITS: Mapping[str, int] = dict.fromkeys(("request_id", "cache_salt", "model", "user"), 256)
+
+
+def check_bounds(body: Mapping[str, Any]) -> None:
+    """Measure a body.
+
+    Raises:
+        RequestError: something has more entries or characters than its limit; `param` names it.
+    """
+    _check_keys("the body", body)
+    for name, limit in LIST_LIMITS.items():
+        value = body.get(name)
+        if isinstance(value, (list, dict)):
+            _check_count(name, len(cast("Sequence[Any]", value)), limit, "entries")
+    for name, limit in TEXT_LIMITS.items():
+        value = body.get(name)
+        if isinstance(value, str):
+            _check_count(name, len(value), limit, "characters")
+    _check_keys("stream_options", body.get("stream_options"))
+    messages = body.get("messages")
+    if isinstance(messages, list):
+        _check_messages(cast("list[Any]", messages))
+
+
+def _check_messages(messages: Sequence[Any]) -> None:
+    parts = 0
+    for message in messages:
+        if not isinstance(message, dict):
+            continue
+        fields = cast("dict[str, Any]", message)
+        _check_keys("messages", fields)
+        for name in ("content", "tool_calls", "annotations"):
+            value = fields.get(name)
+            if isinstance(value, list):
+                items = cast("list[Any]", value)
+                parts += len(items)
+                _check_count("messages", parts, MAX_PARTS, "parts and tool calls")
+                for item in items:
+                    _check_keys("messages", item)
+
+
+def _check_keys(name: str, value: object) -> None:
+    if not isinstance(value, dict):
+        return
+    keys = cast("dict[str, Any]", value)
+    _check_count(name, len(keys), MAX_KEYS, "fields")
+    longest = max(map(len, keys), default=0)
+    if longest > MAX_KEY_CHARS:
+        raise RequestError(
+            f"{name}: a field's name has {longest} characters, limit {MAX_KEY_CHARS}", param=_param(name)
+        )
+
+
+def _check_count(name: str, count: int, limit: int, what: str) -> None:
+    if count > limit:
+        raise RequestError(f"{name} has {count} {what}, limit {limit}", param=_param(name))
+
+
+def _param(name: str) -> str | None:
+    return None if " " in name else name
