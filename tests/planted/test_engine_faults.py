@@ -250,7 +250,8 @@ def schedules():
             rng = random.Random(seed)
             shape = random_shape(rng)
             requests = random_requests(rng, min(shape["num_blocks"] * shape["block_size"], 64))
-            _SOLO[seed] = (shape, requests, {r.request_id: rig().solo(r).answer for r in requests})
+            answers = {r.request_id: rig().solo(r, shape["dtype"]).answer for r in requests}
+            _SOLO[seed] = (shape, requests, answers)
         shape, requests = crowded()
         _SOLO["crowded"] = (shape, requests, {r.request_id: rig().solo(r).answer for r in requests})
     return _SOLO
