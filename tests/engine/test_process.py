@@ -192,6 +192,19 @@ async def test_a_stuck_process_is_killed_and_started_again():
         await asyncio.to_thread(client.close)
 
 
+async def test_the_engine_process_runs_nothing_from_the_current_folder(tmp_path, monkeypatch):
+    """A checkout without built kernels, or anybody's numpy.py, may lie where the server is started."""
+    for name in ("headrace", "numpy"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('taken from the current folder')")
+    monkeypatch.chdir(tmp_path)
+    llm = await AsyncLLM.start(config())
+    try:
+        assert len(await gather(llm, [5, 6, 7], PARAMS)) == 2
+    finally:
+        await llm.close()
+
+
 def test_op3_the_engine_ends_when_its_parent_is_killed():
     code = (
         "import sys, time\n"

@@ -74,7 +74,17 @@ def pip_download(requirement: str, folder: Path) -> None:
     Raises:
         DownloadError: pip failed; the message ends with pip's last line.
     """
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--quiet",
+    ]
     command += ["--disable-pip-version-check", "--retries", "2", "--timeout", "15"]
     command += ["--dest", str(folder), requirement]
     try:

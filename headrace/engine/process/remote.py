@@ -94,7 +94,7 @@ class RemoteClient:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "headrace.engine.process", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "headrace.engine.process", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 env=child_environment(),
