@@ -122,7 +122,6 @@ def test_backends_report_the_same_log_probabilities():
         assert np.allclose(got.logprobs, results[0].logprobs, atol=1e-5)
 
 
-@pytest.mark.skipif("native" not in BACKENDS, reason="the native kernels are not built")
 class TestNative:
     """What only the native backend promises."""
 
@@ -192,7 +191,6 @@ def test_without_kernels_the_reference_runs_and_says_what_is_lost(monkeypatch, c
         bind.choose_backend("native")
 
 
-@pytest.mark.skipif("native" not in BACKENDS, reason="the native kernels are not built")
 def test_kernels_that_fail_their_test_are_not_used(monkeypatch, caplog):
     monkeypatch.setattr(bind, "self_test", lambda backend: ["product with q4_0: relative error 1"])
     with caplog.at_level(logging.WARNING):

@@ -53,3 +53,4 @@ def test_qwen_ids_equal_transformers_and_both_sizes_share_one_vocabulary(qwen_sm
     ):
         assert small[f"tokenizer.ggml.{name}"] == large[f"tokenizer.ggml.{name}"], name
     assert_equal(load_tokenizer(source), theirs(qwen_small_path))
+    assert_equal(load_tokenizer(FORMAT.open(qwen_large_path).tokenizer_source), theirs(qwen_large_path))
