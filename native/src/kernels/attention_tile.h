@@ -7,21 +7,13 @@
 // a bit. Both loops stay functions of their own with run-time trip counts and fully unrolled bodies: otherwise g++ 12
 // keeps the sums in memory.
 #pragma once
+#include "kernels/attention_load.h"
 #include "kernels/attention_plan.h"
 
 namespace headrace {
 namespace HR_ISA {
 
 constexpr int32_t kMaxTile = 6;       // rows of a tile: 6 rows x 2 vectors = 12 sums in 16 registers
-
-struct Half {
-    static constexpr int32_t kBytes = 2;
-    static HR_INLINE F8 load(const uint8_t *p) { return load_half(p); }
-};
-struct Single {
-    static constexpr int32_t kBytes = 4;
-    static HR_INLINE F8 load(const uint8_t *p) { return HR_ISA::load((const float *)p); }
-};
 
 HR_INLINE void pin(F8 &a) {
 #if defined(HR_SIMD_AVX2)
