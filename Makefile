@@ -8,7 +8,7 @@ PIP_RUN  = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 PIP_DEV  = $(DEV)/bin/python -m pip install --quiet --disable-pip-version-check
 SOURCES  = pyproject.toml CMakeLists.txt $(shell find native headrace -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name '*.txt')
 
-.PHONY: help serve generate install dev test check lint types imports unit native-test sanitize docs clean
+.PHONY: help serve generate install dev test check lint types imports unit native-test sanitize docs bench bench-build bench-peers clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -74,6 +74,21 @@ sanitize: dev    ## the native tests under the address and undefined-behaviour s
 
 docs: dev        ## generated pages
 	$(DEV)/bin/python docs/make_settings.py
+
+# ---- benchmarks: ARGS go to benchmarks.run, PEERS names what is installed beside Headrace ----
+PEERS   ?= llama.cpp openvino
+
+bench: bench-build   ## limits, bare engine, servers under load, against the installed peers (ARGS="--quick")
+	$(DEV)/bin/python -m benchmarks.run $(ARGS)
+
+bench-build: dev ## the probe of the machine's limits
+	@mkdir -p build
+	$(DEV)/bin/cmake -S . -B build/native -DHEADRACE_NATIVE_BENCH=ON -DPython_EXECUTABLE=$(abspath $(DEV))/bin/python \
+	    -DCMAKE_BUILD_TYPE=Release > build/native.log 2>&1 || (cat build/native.log; exit 1)
+	$(DEV)/bin/cmake --build build/native --parallel 2 --target bench_limits
+
+bench-peers: dev ## environments of the other engines under build/peers (PEERS="llama.cpp openvino vllm")
+	$(DEV)/bin/python -m benchmarks.peers.install $(PEERS)
 
 clean:           ## remove what was built (not the model cache)
 	rm -rf build dist $(VENV) $(DEV)

@@ -19,6 +19,12 @@ class Answer:
     cached_tokens: int = 0
     text: str = ""
     error: str | None = None
+    tag: str = ""
+
+    def gaps(self, window: tuple[float, float] | None = None) -> list[float]:
+        """Seconds between events; with a window only those that end in it."""
+        pairs = zip(self.stamps, self.stamps[1:], strict=False)
+        return [b - a for a, b in pairs if window is None or window[0] <= b <= window[1]]
 
     @property
     def ttft(self) -> float:

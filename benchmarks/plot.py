@@ -1,0 +1,64 @@
+"""Plots: shares of the machine's limit, and ratios to the best peer with their range."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("svg")
+import matplotlib.pyplot as plt
+
+COLORS = {"headrace": "#1f6f8b", "llama.cpp": "#d98e32"}
+STYLE = {"svg.hashsalt": "headrace", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+"""A fixed salt: the same figures give the same file."""
+
+
+def draw(bare: list[Any], served: list[tuple[str, Any]], folder: Path) -> list[Path]:
+    """Write what there is something to show of; the files made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    with plt.rc_context(STYLE):
+        if any(c.shares for c in bare):
+            made.append(_shares([c for c in bare if c.shares], folder / "share_of_limit.svg"))
+        labelled = [(f"{c.model}  {c.name}", c.ratio) for c in bare if c.ratio]
+        labelled += [(f"{c.model}  {w}: {c.name}", c.ratio) for w, c in served if c.ratio]
+        if labelled:
+            made.append(_ratios(labelled, folder / "ratio_to_best_peer.svg"))
+    return made
+
+
+def _shares(cells: list[Any], path: Path) -> Path:
+    figure, axes = plt.subplots(figsize=(7.5, 1.2 + 0.3 * len(cells)))
+    for i, cell in enumerate(cells):
+        for offset, (who, color) in zip((-0.2, 0.2), COLORS.items(), strict=True):
+            if who in cell.shares:
+                label = who if i == 0 else None
+                axes.barh(i + offset, 100 * cell.shares[who], 0.38, color=color, label=label)
+    axes.set_yticks(range(len(cells)), [f"{c.model}  {c.name} ({c.limit})" for c in cells])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("share of the machine's limit (%)")
+    axes.legend(loc="lower right", frameon=False)
+    return _save(figure, path)
+
+
+def _ratios(labelled: list[tuple[str, Any]], path: Path) -> Path:
+    figure, axes = plt.subplots(figsize=(7.5, 1.2 + 0.25 * len(labelled)))
+    for i, (_, r) in enumerate(labelled):
+        color = COLORS["headrace"] if r.median >= 1 else COLORS["llama.cpp"]
+        axes.plot([r.low, r.high], [i, i], color=color, linewidth=1.5)
+        axes.plot([r.median], [i], "o", color=color, markersize=5)
+    axes.axvline(1, color="#888888", linewidth=0.8)
+    axes.set_yticks(range(len(labelled)), [label for label, _ in labelled])
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.set_xlabel("ratio to the best peer: median and range of the pairs (more than 1: Headrace is better)")
+    return _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> Path:
+    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+    plt.close(figure)
+    return path

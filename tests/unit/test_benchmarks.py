@@ -1,0 +1,216 @@
+"""The arithmetic behind the benchmark tables: ratios of pairs, shares of limits, what is written."""
+
+import json
+
+import pytest
+
+from benchmarks import report, served
+from benchmarks.bare import work_of
+from benchmarks.client import Answer
+from benchmarks.costs import ModelCost
+from benchmarks.figures import Limits, Work, best, floor, limits_from, middle, percentile, ratio, share
+from benchmarks.peers.llama_cpp import find, link_versions
+from benchmarks.store import Store
+from benchmarks.workloads import Load
+
+COST = ModelCost(
+    body_bytes=80e6,
+    head_bytes=20e6,
+    body_int8=100e6,
+    body_float=0.0,
+    head_weights=30e6,
+    head_is_float=False,
+    kv_token_bytes=20e3,
+    attention_per_key=70e3,
+)
+LIMITS = Limits(read_large=20e9, read_small=25e9, float_ops=200e9, int8_ops=400e9)
+PROBE = {"read_gb_s": {"512": 20.0, "96": 25.0}, "fma_gflop_s": 200.0, "int8_gop_s": {"maddubs": 400.0}}
+
+
+def test_a_ratio_is_the_median_of_the_pairs_not_the_ratio_of_medians():
+    found = ratio([10, 20, 90], [10, 10, 30])
+    assert (found.median, found.low, found.high, found.pairs) == (2.0, 1.0, 3.0, 3)
+    assert ratio([1, 100, 3], [2, 100, 1]).median == 1.0  # the ratio of medians is 1.5
+
+
+def test_a_ratio_of_times_is_turned_so_that_more_is_better():
+    found = ratio([10.0, 20.0], [30.0, 20.0], higher=False)
+    assert (found.low, found.high) == (1.0, 3.0)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [([], []), ([1.0], [1.0, 2.0])])
+def test_values_that_make_no_pairs_are_refused(ours, theirs):
+    with pytest.raises(ValueError, match="do not make pairs"):
+        ratio(ours, theirs)
+
+
+def test_the_best_peer_is_the_fastest_or_the_one_with_the_shortest_time():
+    assert best([1.0, 3.0]) == 3.0
+    assert best([1.0, 3.0], higher=False) == 1.0
+
+
+@pytest.mark.parametrize(("share_of", "value"), [(0.0, 1.0), (0.5, 2.5), (1.0, 4.0), (0.99, 3.97)])
+def test_percentiles_interpolate(share_of, value):
+    assert percentile([4, 1, 3, 2], share_of) == pytest.approx(value)
+
+
+def test_one_token_is_bound_by_memory():
+    work = COST.decode(0)
+    assert work.bytes_read == 100e6 + 20e3
+    assert work.int8_ops == 2 * 130e6
+    assert floor(work, LIMITS).limit == "memory"
+    assert floor(work, LIMITS).seconds == pytest.approx(100.02e6 / 25e9)
+    assert share(work, LIMITS, 100.02e6 / 12.5e9) == pytest.approx(0.5)
+
+
+def test_a_step_too_large_for_the_cache_is_held_against_main_memory():
+    work = COST.decode(5999)
+    assert work.bytes_read == 100e6 + 6000 * 20e3
+    assert floor(work, LIMITS).seconds == pytest.approx(work.bytes_read / 20e9)
+
+
+def test_a_prompt_is_bound_by_arithmetic_and_computes_one_row_of_logits():
+    work = COST.prefill(512, 512)
+    assert work.int8_ops == 2 * (512 * 100e6 + 30e6)
+    assert work.float_ops == 70e3 * 512 * 513 / 2
+    assert work.bytes_read == 100e6 + 512 * 20e3
+    found = floor(work, LIMITS)
+    assert found.limit == "arithmetic"
+    assert found.seconds == pytest.approx(work.int8_ops / 400e9 + work.float_ops / 200e9)
+
+
+def test_a_long_prompt_reads_the_weights_once_a_step_and_its_keys_again():
+    assert COST.prefill(1000, 400).bytes_read == 3 * 80e6 + 20e6 + (400 + 800 + 1000) * 20e3
+
+
+def test_common_keys_are_counted_once():
+    own, shared = COST.decode(160, 8), COST.decode(160, 8, shared=128)
+    assert own.bytes_read - shared.bytes_read == 7 * 128 * 20e3
+    assert own.float_ops == shared.float_ops
+
+
+def test_a_machine_without_a_rate_of_arithmetic_is_held_against_memory_alone():
+    bare = limits_from({"read_gb_s": {"512": 20.0, "96": 25.0}})
+    assert floor(Work(1e9, 1e15, 1e15, 1e9), bare).limit == "memory"
+
+
+def test_probes_are_summed_up_by_medians_and_the_best_instruction():
+    probes = [
+        limits_from({**PROBE, "int8_gop_s": {"maddubs": 400.0, "vpdpbusd": x}}) for x in (500.0, 700.0, 800.0)
+    ]
+    assert middle(probes).int8_ops == 700e9
+    assert middle(probes).read_large == 20e9
+
+
+@pytest.mark.parametrize(
+    ("cell", "tokens", "keys"), [("prefill 512", 512, None), ("decode 2048", 1, 2081), ("own 8", 8, 8 * 161)]
+)
+def test_the_work_behind_a_cell(cell, tokens, keys):
+    work, counted = work_of(cell, COST, 512)
+    assert counted == tokens
+    if keys:
+        assert work.float_ops == keys * 70e3
+
+
+def answer(start, stamps, tag="", tokens=None):
+    made = Answer(start, stamps=list(stamps), end=stamps[-1], prompt_tokens=10, tag=tag)
+    made.output_tokens = tokens or len(stamps)
+    return made
+
+
+def test_interference_counts_gaps_that_end_in_the_window():
+    load = Load(
+        [answer(0.0, [1.0, 2.0, 5.0, 5.5], "decode"), answer(3.0, [4.0, 4.5], "long")], 6.0, window=(3.0, 5.2)
+    )
+    found = served.summarize("interference", load)
+    assert found["gap p99 in window"] == pytest.approx(3000.0)
+    assert found["gap p99 before"] == pytest.approx(1000.0)
+    assert found["output in window"] == pytest.approx(1 / 2.2)
+    assert found["long TTFT max"] == pytest.approx(1000.0)
+
+
+def test_a_window_in_which_decoding_stood_still_is_a_gap_of_its_length():
+    load = Load([answer(0.0, [1.0, 2.0], "decode"), answer(3.0, [4.0, 8.0], "long")], 9.0, window=(3.0, 8.0))
+    assert served.summarize("interference", load)["gap p99 in window"] == pytest.approx(5000.0)
+
+
+def test_turns_are_reported_one_by_one():
+    load = Load([answer(0.0, [0.1, 0.2], "turn1"), answer(1.0, [1.3, 1.5], "turn2")], 2.0)
+    found = served.summarize("multiturn", load)
+    assert found["TTFT turn 1"] == pytest.approx(100.0)
+    assert found["TTFT turn 2"] == pytest.approx(300.0)
+    assert found["output"] == pytest.approx(2.0)
+
+
+def test_failed_requests_are_no_figures():
+    with pytest.raises(RuntimeError, match="1 of 1 requests failed: busy"):
+        served.summarize("single", Load([Answer(0.0, error="busy")], 1.0))
+
+
+def test_a_run_goes_on_where_it_stopped_but_not_with_another_build(tmp_path):
+    store = Store(tmp_path / "bench.json", "one")
+    store.add({"part": "prefill", "model": "m", "pair": 0, "who": "headrace", "tok/s": 5.0})
+    again = Store(tmp_path / "bench.json", "one")
+    assert again.has(part="prefill", model="m", pair=0, who="headrace")
+    assert not again.has(part="prefill", model="m", pair=1, who="headrace")
+    with pytest.raises(ValueError, match="--fresh"):
+        Store(tmp_path / "bench.json", "two")
+    assert not Store(tmp_path / "bench.json", "two", fresh=True).rows
+
+
+def results():
+    rows = [{"part": "limits", "model": "m", "cell": "decode", "pair": "before", "who": "machine", **PROBE}]
+    for pair, (ours, theirs) in enumerate([(200.0, 100.0), (100.0, 100.0), (300.0, 100.0)]):
+        for who, speed in (("headrace", ours), ("llama.cpp", theirs)):
+            rows.append(
+                {"part": "decode", "model": "m", "cell": "decode 0", "pair": pair, "who": who, "tok/s": speed}
+            )
+    for who, speed, ms in (("headrace", 50.0, 100.0), ("llama.cpp", 10.0, 50.0), ("openvino", 25.0, 400.0)):
+        rows.append({"part": "served", "model": "m", "cell": "shared_prefix", "pair": 0, "who": who})
+        rows[-1] |= {"output": speed, "TTFT p50": ms}
+    rows = [{**r, "other cores": 0.3 if r["part"] == "served" else 0.0, "at": "2026-01-02T03"} for r in rows]
+    cost = {name: getattr(COST, name) for name in COST.__slots__} | {"step_tokens": 512}
+    return {"build": "abc", "machine": {"cpu": "X"}, "peers": {}, "costs": {"m": cost}, "rows": rows}
+
+
+def test_the_table_of_the_bare_engine():
+    line = report.bare_table(results()).splitlines()[-1]
+    # 200 tok/s of a step that needs 100.6 MB / 25 GB/s: 80 % of the limit
+    assert line == "| m | decode 0 | 200 | 81% memory | 100 | 40% memory | **2.00** | 1.00 to 3.00 | 3 |"
+
+
+def test_the_table_of_servers_compares_with_the_best_peer_of_each_figure():
+    output, ttft = report.served_table(results()).splitlines()[-2:]
+    assert "| 50.0 | 10.0 | 25.0 | **2.00** | 2.00 to 2.00 | 1, disturbed (0.30) |" in output
+    assert "| 100 | 50.0 | 400 | **0.50** |" in ttft
+
+
+def test_figures_go_between_markers_and_nowhere_else():
+    page = "before\n<!-- begin:bare -->\nold\n<!-- end:bare -->\nafter\n"
+    assert report.replace_between(page, "bare", "new") == page.replace("old", "new")
+    with pytest.raises(ValueError, match="no markers begin:served"):
+        report.replace_between(page, "served", "new")
+
+
+def test_the_page_takes_a_report_and_plots_lie_beside_it(tmp_path):
+    pytest.importorskip("matplotlib", reason="comes with the dev extra")
+    page = tmp_path / "benchmarks.md"
+    page.write_text(report.PAGE.read_text())
+    report.write(json.loads(json.dumps(results())), page)
+    assert "**2.00**" in page.read_text()
+    assert "Not measured." not in page.read_text()
+    assert {p.name for p in (tmp_path / "img").iterdir()} == {"share_of_limit.svg", "ratio_to_best_peer.svg"}
+
+
+def test_links_of_libraries_follow_the_names_found(tmp_path):
+    for name in ("libggml.so.0.26.0", "libllama.so.0.6.0", "libother.so"):
+        (tmp_path / name).write_text(name)
+    made = {p.name for p in link_versions(tmp_path)}
+    assert made == {"libggml.so.0", "libggml.so", "libllama.so.0", "libllama.so"}
+    assert (tmp_path / "libggml.so.0").read_text() == "libggml.so.0.26.0"
+    assert link_versions(tmp_path) == []
+
+
+def test_a_folder_without_llama_cpp_is_an_error_with_a_remedy(tmp_path):
+    with pytest.raises(FileNotFoundError, match="make bench-peers"):
+        find(tmp_path, 2)
