@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks import bare, limits, report, served
 from benchmarks.costs import cost_of
 from benchmarks.engine import Engine
-from benchmarks.peers import llama_cpp, openvino, servers, vllm
+from benchmarks.peers import llama_cpp, openvino_launch, servers, vllm
 from benchmarks.store import ROOT, Store, build_id
 from benchmarks.workloads import WORKLOADS
 from headrace.compute.weights.catalogue import locate
@@ -120,8 +120,8 @@ class Run:
                 server = self.llama.server(path, known.get("512", 128))
             elif peer == "openvino":
                 python = args.openvino_dir / "bin/python"
-                self.store.note(peers={peer: openvino.version(python)})
-                server = openvino.server(python, path, self.threads)
+                self.store.note(peers={peer: openvino_launch.version(python)})
+                server = openvino_launch.server(python, path, self.threads)
             elif peer == "vllm":
                 self.store.note(peers={peer: vllm.version(args.vllm_dir)})
                 server = vllm.server(args.vllm_dir, path, self.threads, ROOT / "build/peers/checkpoints")

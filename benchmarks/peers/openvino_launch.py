@@ -15,7 +15,8 @@ def server(python: Path, model: Path, threads: int) -> Server:
         RuntimeError: OpenVINO cannot read the file (Q5_0 tensors, for one), or did not start.
     """
     port = free_port()
-    command = [str(python), str(SERVER), str(model), "--port", str(port), "--threads", str(threads)]
+    # -P: files beside the server must not hide OpenVINO's modules
+    command = [str(python), "-P", str(SERVER), str(model), "--port", str(port), "--threads", str(threads)]
     return start("openvino", command, port, timeout_s=300)
 
 
