@@ -78,8 +78,10 @@ struct QuantMemory {
     QuantMemory(const QuantMemory &) = delete;
 };
 
-// The definition: quantize one row at a time, in the plainest way.
-inline void define_quantize(const float *x, size_t ldx, QuantMemory &out) {
+inline bool wide_start(const Kernels *kernels) { return std::strcmp(kernels->name, "avx512") == 0; }
+
+// The definition: quantize one row at a time, in the plainest way. `wide`: start values of 32-bit sums, not of pairs.
+inline void define_quantize(const float *x, size_t ldx, bool wide, QuantMemory &out) {
     const int k = out.rows.k;
     for (int m = 0; m < out.rows.rows; m++)
         for (int g = 0; g < k / 32; g++) {
@@ -99,13 +101,15 @@ inline void define_quantize(const float *x, size_t ldx, QuantMemory &out) {
                 lane[i / 16][i % 4 / 2] += q;
             }
             const float d = !finite ? NAN : usable ? top / 127.0f : 0.0f;
-            auto pair = [](int low, int high) { return (int32_t)((uint32_t)(uint16_t)(-8 * high) << 16 | (uint16_t)(-8 * low)); };
+            auto start = [wide](int low, int high) {
+                return wide ? -8 * (low + high) : (int32_t)((uint32_t)(uint16_t)(-8 * high) << 16 | (uint16_t)(-8 * low));
+            };
             out.scale[at] = d;
             out.sum[at] = d * (float)(lane[0][0] + lane[0][1] + lane[1][0] + lane[1][1]);
-            out.start[at] = pair(lane[0][0] + lane[1][0], lane[0][1] + lane[1][1]);
+            out.start[at] = start(lane[0][0] + lane[1][0], lane[0][1] + lane[1][1]);
             for (int h = 0; h < 2; h++) {
                 out.sum16[2 * at + h] = d * (float)(lane[h][0] + lane[h][1]);
-                out.start16[2 * at + h] = pair(lane[h][0], lane[h][1]);
+                out.start16[2 * at + h] = start(lane[h][0], lane[h][1]);
             }
         }
 }

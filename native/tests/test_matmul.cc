@@ -46,11 +46,12 @@ void test_case(const Case &c, Random &r, int shares) {
     const size_t ldx = (size_t)c.k + 8 * r.below(3), ldy = (size_t)c.n + r.below(20);
     const PackedWeights weights(c.layout.layout, c.n, c.k, c.fill, r);
     const std::vector<float> x = activations(c.m, ldx, c.extreme, r), bias = r.normals((size_t)c.n), old = r.normals(c.m * ldy);
-    QuantMemory quant(c.m, is_float(c.layout.layout) ? 32 : c.k);
-    if (!is_float(c.layout.layout)) define_quantize(x.data(), ldx, quant);
+    QuantMemory pairs(c.m, is_float(c.layout.layout) ? 32 : c.k), wide(c.m, pairs.rows.k);
+    if (!is_float(c.layout.layout)) define_quantize(x.data(), ldx, false, pairs);
+    if (!is_float(c.layout.layout)) define_quantize(x.data(), ldx, true, wide);
     std::vector<float> expected = old;      // columns past n keep their values
     for (int m = 0; m < c.m; m++) {
-        const std::vector<float> sums = define_row(weights.matrix, x.data(), ldx, &quant.rows, m);
+        const std::vector<float> sums = define_row(weights.matrix, x.data(), ldx, &pairs.rows, m);
         for (int n = 0; n < c.n; n++) {
             const float s = c.bias ? sums[(size_t)n] + bias[(size_t)n] : sums[(size_t)n];
             expected[m * ldy + n] = c.accumulate ? old[m * ldy + n] + s : s;
@@ -59,7 +60,7 @@ void test_case(const Case &c, Random &r, int shares) {
     for (const Kernels *kernels : kernel_test::kernel_sets())
         for (int share = 0; share < shares; share++) {
             std::vector<float> y = old;
-            const MatmulArgs args = {&weights.matrix, x.data(), ldx, &quant.rows, c.bias ? bias.data() : nullptr,
+            const MatmulArgs args = {&weights.matrix, x.data(), ldx, wide_start(kernels) ? &wide.rows : &pairs.rows, c.bias ? bias.data() : nullptr,
                                      y.data(), ldy, 0, c.m, 0, (c.n + 15) / 16, c.accumulate};
             if (share == 0) kernels->matmul(&args);
             else run_shares(*kernels, args, c.m, (c.n + 15) / 16, r);
@@ -99,10 +100,9 @@ void test_quantize() {
         if (trial % 3 == 0)
             for (float &v : x) v = r.next() % 3 ? v : odd[r.below((int)(sizeof odd / sizeof *odd))];
         if (trial % 5 == 0) std::fill(x.begin(), x.begin() + 32, odd[trial / 5 % 13]);
-        QuantMemory expected(m, k);
-        define_quantize(x.data(), ldx, expected);
         for (const Kernels *kernels : kernel_test::kernel_sets()) {
-            QuantMemory got(m, k);
+            QuantMemory expected(m, k), got(m, k);
+            define_quantize(x.data(), ldx, wide_start(kernels), expected);
             const int cut = r.below(m + 1);
             kernels->quantize_rows(x.data(), ldx, &got.rows, 0, cut);
             kernels->quantize_rows(x.data(), ldx, &got.rows, cut, m);

@@ -44,7 +44,8 @@ struct QuantRows {
     float *scale;               // [rows][k/32]
     float *scaled_sum;          // [rows][k/32]  scale * sum(q)
     float *scaled_sum16;        // [rows][k/16]  scale * sum(q) of each half group
-    int32_t *start;             // [rows][k/32]  -8 * lane sums as two int16: start value of 16-bit sums of centred weights
+    int32_t *start;             // [rows][k/32]  -8 * sum(q), start of the integer sums of centred weights: AVX-512 one
+                                //               int32, else the sums of k % 4 < 2 and k % 4 >= 2 as a pair of int16
     int32_t *start16;           // [rows][k/16]  the same per 16 values
 };
 

@@ -56,8 +56,13 @@ HR_INLINE LaneSums quantize_group(const F8 x[4], float factor, int8_t *q) {
 }
 #endif
 
-HR_INLINE int32_t start_pair(int32_t low, int32_t high) {
+// Start value of integer sums, from the sums of columns k % 4 < 2 and k % 4 >= 2: one 32-bit lane, or its two 16-bit lanes.
+HR_INLINE int32_t start_value(int32_t low, int32_t high) {
+#if defined(HR_SIMD_AVX512)
+    return -8 * (low + high);
+#else
     return (int32_t)((uint32_t)(-8 * high) << 16 | (uint16_t)(-8 * low));
+#endif
 }
 
 HR_INLINE void quantize_row(const float *x, const QuantRows *out, size_t row) {
@@ -87,9 +92,9 @@ HR_INLINE void quantize_row(const float *x, const QuantRows *out, size_t row) {
         out->scaled_sum[at] = scale * (float)(half0 + half1);
         out->scaled_sum16[2 * at] = scale * (float)half0;
         out->scaled_sum16[2 * at + 1] = scale * (float)half1;
-        out->start[at] = start_pair(sums.lane[0][0] + sums.lane[1][0], sums.lane[0][1] + sums.lane[1][1]);
-        out->start16[2 * at] = start_pair(sums.lane[0][0], sums.lane[0][1]);
-        out->start16[2 * at + 1] = start_pair(sums.lane[1][0], sums.lane[1][1]);
+        out->start[at] = start_value(sums.lane[0][0] + sums.lane[1][0], sums.lane[0][1] + sums.lane[1][1]);
+        out->start16[2 * at] = start_value(sums.lane[0][0], sums.lane[0][1]);
+        out->start16[2 * at + 1] = start_value(sums.lane[1][0], sums.lane[1][1]);
     }
 }
 
