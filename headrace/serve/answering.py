@@ -100,7 +100,7 @@ class Answering:
         num_prompts: int,
         clock: RequestClock,
     ) -> AsyncIterator[bytes]:
-        told = _Told(self, num_prompts, clock)
+        told = Told(self, num_prompts, clock)
         try:
             if first is not None:
                 for data in told.news(*first):
@@ -120,7 +120,7 @@ class Answering:
         yield DONE
 
 
-class _Told:
+class Told:
     """What a stream has told its client so far."""
 
     def __init__(self, answering: Answering, num_prompts: int, clock: RequestClock) -> None:
