@@ -2,9 +2,9 @@
 
     python benchmarks/overhead.py MODEL.gguf [--rows 1,4,16,32] [--steps 100] [--sampling greedy]
 
-The real engine core, text side and event encoder run in one thread, and each part is timed by itself (what a
-part calls is booked on the callee). `native` and `draw` are the kernels; everything else is overhead. The tiny
-model has next to no native time: its parts run with warm caches, so they are the least that a part can cost.
+The real engine core, text side and event encoder run in one thread, and each part is timed by itself (what
+a part calls is booked on the callee). `native` and `draw` are the kernels; everything else is overhead. The
+tiny model has next to no native time: its parts run with warm caches, the least that they can cost.
 """
 
 import argparse
@@ -73,9 +73,8 @@ class Stopwatch:
 class Wire:
     """An engine that is driven by hand."""
 
-    phases: dict[str, float] = {}
-
     def __init__(self, core: Any) -> None:
+        self.phases: dict[str, float] = {}
         self.core = core
 
     def start(self, on_event: Any) -> None:
@@ -148,6 +147,8 @@ class Bench:
         watch.wrap(self.core.scheduler, "plan", "plan")
         watch.wrap(self.core.scheduler, "commit", "commit")
         watch.wrap(runner._inputs, "gather", "inputs")
+        watch.wrap(runner._decode, "prepare", "inputs")
+        watch.wrap(runner._decode, "finish", "draws")
         watch.wrap(runner._draws, "take", "draws")
         watch.wrap(self.core, "run", "runner")
         self.step = watch.timed("core", self.core.step)
@@ -159,7 +160,9 @@ class Bench:
     def submit(self, number: int, params: SamplingParams) -> None:
         ids = [3 + (7 * number + i) % 200 for i in range(PROMPT)]
         prepared = self.frontend.submit(Ask(prompt=ids, params=params), self.outputs.append)
-        body = validate(ChatBody, {"messages": [{"role": "user", "content": "x"}], "stream": True}, CHAT_NEUTRAL)
+        body = validate(
+            ChatBody, {"messages": [{"role": "user", "content": "x"}], "stream": True}, CHAT_NEUTRAL
+        )
         answering = Answering(
             served=None,
             body=body,
@@ -204,8 +207,7 @@ def table(found: dict[int, dict[str, float]]) -> str:
     names = list(next(iter(found.values())))
     order = [n for n in names if n not in KERNELS + TEXT] + list(TEXT) + list(KERNELS)
     lines = ["| part | " + " | ".join(f"{r} rows" for r in found) + " |", "|---|" + "---|" * len(found)]
-    for name in order:
-        lines.append(f"| {name} | " + " | ".join(f"{f.get(name, 0):.0f}" for f in found.values()) + " |")
+    lines += [f"| {n} | " + " | ".join(f"{f.get(n, 0):.0f}" for f in found.values()) + " |" for n in order]
     for label, left_out in (("engine, without kernels", KERNELS + TEXT), ("all, without kernels", KERNELS)):
         sums = (sum(v for n, v in f.items() if n not in left_out) for f in found.values())
         lines.append(f"| **{label}** | " + " | ".join(f"**{s:.0f}**" for s in sums) + " |")

@@ -20,6 +20,7 @@ from headrace.compute.ops.api import Backend
 from headrace.compute.ops.bind import choose, choose_backend
 from headrace.compute.runner.runner import Runner, RunnerParts
 from headrace.compute.runner.state import DeviceState
+from headrace.compute.runner.work import Work
 from headrace.compute.weights.catalogue import locate
 from headrace.compute.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.engine.core import CoreSizes, EngineCore
@@ -203,6 +204,7 @@ def make_runner(resolved: Resolved, model: LoadedModel, backend: Backend) -> Run
             slot_begins=model.rope.begin if measures else None,
             rope_rows=model.rope.rows if measures else None,
             weight_bytes=model.weight_bytes,
+            work=Work.of(model.spec),
         )
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.base.request import Request, SamplingParams
 from headrace.base.step import BlockMove
-from headrace.compute.runner import draws, inputs, mover, passes, runner, state
+from headrace.compute.runner import decode, draws, inputs, mover, passes, runner, state
 from headrace.compute.sampling import batch as sampling_batch
 from headrace.compute.sampling import state as sampling_state
 from tests.kit.engine import VOCAB, Drive, random_requests, random_shape, rig
@@ -218,6 +218,37 @@ def logprobs_of_the_next_row(patch: Patch) -> None:
     patch.setattr(draws, "entry", entry)
 
 
+def decoding_keeps_old_tables(patch: Patch) -> None:
+    patch.setattr(decode.Decode, "_update_table", lambda self, i, row: None)
+
+
+def decoding_goes_on_for_those_who_left(patch: Patch) -> None:
+    """A step that begins or ends slots counts as one like the step before."""
+    plain = decode.Decode.prepare
+
+    def prepare(self, rows):
+        if len(rows) == len(self._leases):
+            self._leases = [row.lease for row in rows]
+            self._next = [row.start for row in rows]
+        return plain(self, rows)
+
+    patch.setattr(decode.Decode, "forget", lambda self: None)
+    patch.setattr(decode.Decode, "prepare", prepare)
+
+
+def decoding_draws_with_old_noise(patch: Patch) -> None:
+    plain = sampling_batch.SamplingState.plain_batch
+    patch.setattr(
+        sampling_batch.SamplingState,
+        "plain_batch",
+        lambda self, slots, positions: plain(self, slots, positions.copy()),
+    )
+
+
+def decoding_takes_everything_for_plain(patch: Patch) -> None:
+    patch.setattr(sampling_batch.SamplingState, "is_plain", lambda self, slots: True)
+
+
 FAULTS = [
     position_off_by_one,
     wrong_token_after_chunk,
@@ -237,6 +268,10 @@ FAULTS = [
     penalties_of_the_slots_last_owner,
     output_is_not_counted,
     logprobs_of_the_next_row,
+    decoding_keeps_old_tables,
+    decoding_goes_on_for_those_who_left,
+    decoding_draws_with_old_noise,
+    decoding_takes_everything_for_plain,
 ]
 
 

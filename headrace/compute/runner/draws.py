@@ -18,6 +18,11 @@ NO_TOKEN = "no token may be drawn: masks, bans and biases exclude the whole voca
 ERRORS = {NUMERIC: "the model gave NaN or infinite logits for this request", NOTHING_LEFT: NO_TOKEN}
 
 
+def error_text(code: int) -> str:
+    """What a sampler's error means to the caller."""
+    return ERRORS.get(code, f"sampling failed with code {code}")
+
+
 @dataclass(slots=True)
 class Outcome:
     """What a row has produced so far."""
@@ -82,7 +87,7 @@ class Draws:
         for i in range(piece.draws):
             at = first + i
             if errors[at]:
-                outcome.error = ERRORS.get(errors[at], f"sampling failed with code {errors[at]}")
+                outcome.error = error_text(errors[at])
                 return
             outcome.tokens.append(tokens[at])
             if wants >= 0:

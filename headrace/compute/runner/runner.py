@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 from headrace.base.clock import now_s
 from headrace.base.step import Row, RowResult, StepPlan, StepResult
-from headrace.compute.ops.api import Backend, KVPool, Program
+from headrace.compute.ops.api import Backend, ForwardContext, KVPool, Program
+from headrace.compute.runner.decode import Decode
 from headrace.compute.runner.draws import Draws, Outcome
 from headrace.compute.runner.inputs import Inputs, RopeRows
 from headrace.compute.runner.mover import apply
 from headrace.compute.runner.passes import passes
 from headrace.compute.runner.state import DeviceState
+from headrace.compute.runner.work import Work
 
 Propose = Callable[[Sequence[int]], Sequence[int]]
 """Drafts for the tokens after a sequence; at most the runner's `max_drafts` of them count."""
@@ -34,6 +36,8 @@ class RunnerParts:
     rope_rows: RopeRows | None = None
     propose: Propose | None = None
     weight_bytes: int = 0
+    work: Work | None = None
+    """What a step computes, for `StepResult.operations`; None: not counted."""
 
 
 class Runner:
@@ -52,6 +56,7 @@ class Runner:
         self._state = parts.state
         self._inputs = Inputs(parts.state, parts.pool, parts.max_tokens, parts.rope_rows)
         self._draws = Draws(parts.state, parts.backend)
+        self._decode = Decode(parts.state, parts.pool, parts.backend, parts.rope_rows)
         geometry = parts.pool.geometry
         self._token_bytes = geometry.block_bytes // geometry.block_size
 
@@ -66,15 +71,46 @@ class Runner:
         """
         began_s = now_s()
         self._prepare(plan)
+        if self._parts.propose is None and plan.rows:
+            context = self._decode.prepare(plan.rows)
+            if context is not None:
+                results = self._decode.finish(plan.rows, self._parts.program.run(context))
+                return self._result(plan, results, began_s, *self._cost(context))
+        return self._run_in_passes(plan, began_s)
+
+    def _run_in_passes(self, plan: StepPlan, began_s: float) -> StepResult:
+        """Steps of any kind."""
+        self._decode.forget()
+        for row in plan.rows:
+            self._state.update(row)
         outcomes = [Outcome() for _ in plan.rows]
-        bytes_read = 0
+        bytes_read = operations = 0
         for pieces in passes(plan.rows, self._parts.max_logits):
             context = self._inputs.gather(pieces)
             logits = self._parts.program.run(context)
             self._draws.take(pieces, logits, outcomes)
-            bytes_read += self._parts.weight_bytes + int(context.key_len.sum()) * self._token_bytes
-        results = tuple(self._close(row, out) for row, out in zip(plan.rows, outcomes, strict=True))
-        return StepResult(step=plan.step, rows=results, seconds=now_s() - began_s, bytes_read=bytes_read)
+            read, done = self._cost(context)
+            bytes_read, operations = bytes_read + read, operations + done
+        results = [self._close(row, out) for row, out in zip(plan.rows, outcomes, strict=True)]
+        return self._result(plan, results, began_s, bytes_read, operations)
+
+    def _cost(self, context: ForwardContext) -> tuple[int, int]:
+        """Bytes read and operations of one pass."""
+        bytes_read = self._parts.weight_bytes + int(context.key_len.sum()) * self._token_bytes
+        work = self._parts.work
+        return bytes_read, 0 if work is None else work.operations(context)
+
+    @staticmethod
+    def _result(
+        plan: StepPlan, rows: Sequence[RowResult], began_s: float, bytes_read: int, operations: int
+    ) -> StepResult:
+        return StepResult(
+            step=plan.step,
+            rows=tuple(rows),
+            seconds=now_s() - began_s,
+            bytes_read=bytes_read,
+            operations=operations,
+        )
 
     def _prepare(self, plan: StepPlan) -> None:
         state = self._state
@@ -84,9 +120,9 @@ class Runner:
             state.begin(begin)
             if self._parts.slot_begins is not None:
                 self._parts.slot_begins(int(begin.slot), len(begin.request.prompt_ids))
+        if plan.ends or plan.begins:
+            self._decode.forget()
         apply(plan.moves, self._parts.pool)
-        for row in plan.rows:
-            state.update(row)
 
     def _close(self, row: Row, outcome: Outcome) -> RowResult:
         """Take drawn tokens into the slot and ask for drafts."""

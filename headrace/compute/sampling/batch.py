@@ -78,15 +78,13 @@ class SamplingState:
         """Top log-probabilities that the slot's request wants; -1: none at all."""
         return int(self._num_logprobs[slot])
 
-    def batch(self, draws: Sequence[Draw], slots: NDArray[np.intp], positions: I32) -> SampleBatch:
-        """The arrays for S draws.
+    def is_plain(self, slots: NDArray[np.intp]) -> bool:
+        """Whether these slots need neither log-probabilities nor anything of `SlotExtras`."""
+        return bool((self._num_logprobs[slots] < 0).all()) and self._extras.keys().isdisjoint(slots.tolist())
 
-        Args:
-            draws: what is drawn.
-            slots: their slots [S].
-            positions: absolute positions of the tokens to draw [S].
-        """
-        batch = SampleBatch(
+    def plain_batch(self, slots: NDArray[np.intp], positions: I32) -> SampleBatch:
+        """The arrays for one draw per slot, which are plain; `positions` is kept, not copied."""
+        return SampleBatch(
             positions=positions,
             seeds=self._seeds[slots],
             temperature=self._temperature[slots],
@@ -96,6 +94,16 @@ class SamplingState:
             penalties=self._penalties[slots],
             num_logprobs=self._num_logprobs[slots],
         )
+
+    def batch(self, draws: Sequence[Draw], slots: NDArray[np.intp], positions: I32) -> SampleBatch:
+        """The arrays for S draws.
+
+        Args:
+            draws: what is drawn.
+            slots: their slots [S].
+            positions: absolute positions of the tokens to draw [S].
+        """
+        batch = self.plain_batch(slots, positions)
         if self._extras:
             extras = [self._extras.get(d.slot) for d in draws]
             batch.seen = _seen(draws, extras)

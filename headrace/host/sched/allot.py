@@ -1,6 +1,6 @@
 """Tokens of the next step for those who run: decoding first, then prompts that are under way."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from headrace.host.sched.batch import Batch
 from headrace.host.sched.cost import StepCost
@@ -16,6 +16,22 @@ def prefill_left(
         return batch.left
     room = cost.prefill_room(limits.prefill_step_s, num_decodes, smallest)
     return batch.left if room is None else max(0, min(batch.left, room - batch.prefill_tokens))
+
+
+def all_decode(running: Collection[Sequence], left: int) -> bool:
+    """Whether every running sequence wants just the next token of its answer, and `left` tokens suffice.
+
+    Then `allot` gives each of them one token; asking first is cheaper, and nearly every step is like that.
+    """
+    if len(running) > left:
+        return False
+    for seq in running:
+        known = len(seq.tokens) + seq.pending
+        if seq.num_drafts or known <= seq.num_prompt:
+            return False
+        if min(known, seq.max_positions) - seq.num_computed != 1:
+            return False
+    return True
 
 
 def allot(

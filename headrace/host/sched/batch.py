@@ -59,6 +59,30 @@ class Batch:
         seq.pending += int(row.sample)
         seq.life.num_steps += 1
 
+    def add_decode(self, seq: Sequence, grant: Grant) -> None:
+        """`add` for one more token of an answer, without drafts."""
+        start, lease = seq.num_computed, seq.lease
+        if seq.slot is None:
+            raise ValueError(f"request {seq.request_id!r} has no slot")
+        wants_prompt = seq.request.sampling.prompt_logprobs is not None
+        self.rows[lease] = Row(
+            slot=seq.slot,
+            lease=lease,
+            start=start,
+            count=1,
+            new_blocks=grant.new_blocks,
+            swapped=grant.swapped,
+            wants=_wants(seq, 1) if wants_prompt else Wants.NOTHING,
+        )
+        self.owners[lease] = seq.request_id
+        if grant.moves:
+            self.moves.extend(grant.moves)
+        self.num_decodes += 1
+        self.left -= 1
+        seq.num_computed = start + 1
+        seq.pending += 1
+        seq.life.num_steps += 1
+
     def plan(self, ends: tuple[SlotId, ...]) -> StepPlan:
         """The finished plan."""
         return StepPlan(

@@ -1,19 +1,12 @@
 """What the result of a row means for its sequence."""
 
-from dataclasses import dataclass
-
 from headrace.base.errors import InvariantError
 from headrace.base.request import FinishReason
 from headrace.base.step import Delta, Row, RowResult, TokenLogprobs
 from headrace.host.sched.sequence import Sequence
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """News of one row, and whether it ends the sequence."""
-
-    news: Delta
-    finish: FinishReason | None
+Outcome = tuple[Delta, FinishReason | None]
+"""News of one row, and whether it ends the sequence."""
 
 
 def accept(seq: Sequence, row: Row, result: RowResult) -> Outcome:
@@ -26,6 +19,8 @@ def accept(seq: Sequence, row: Row, result: RowResult) -> Outcome:
         InvariantError: the result does not answer the row.
     """
     tokens = result.tokens
+    if len(tokens) == 1 and row.sample and not row.num_drafts and not result.prompt_logprobs:
+        return _accept_one(seq, row, result)
     if (len(tokens) == 0) == row.sample or len(tokens) > row.num_drafts + 1:
         raise InvariantError(
             f"row of {seq.request_id!r} with {row.num_drafts} drafts, sample={row.sample}, "
@@ -51,12 +46,37 @@ def accept(seq: Sequence, row: Row, result: RowResult) -> Outcome:
         cached_tokens=seq.life.cached_tokens if is_first else 0,
         num_preempted=seq.life.num_preempted,
     )
-    return Outcome(news, finish)
+    return news, finish
+
+
+def _accept_one(seq: Sequence, row: Row, result: RowResult) -> Outcome:
+    """`accept` for one drawn token and nothing else, which is what nearly every row gives."""
+    (token,) = result.tokens
+    drawn = len(seq.tokens) - seq.num_prompt
+    finish: FinishReason | None = None
+    if token in seq.end_ids and drawn >= seq.min_tokens:
+        finish = FinishReason.STOP
+    elif drawn + 1 >= seq.max_tokens:
+        finish = FinishReason.LENGTH
+    seq.tokens.append(token)
+    seq.pending -= 1
+    seq.num_drafts = result.num_drafts
+    seq.num_valid = min(row.start + row.count, len(seq.tokens))
+    life = seq.life
+    news = Delta(
+        seq.request_id,
+        result.tokens,
+        result.logprobs,
+        stop_id=token if finish is FinishReason.STOP else None,
+        cached_tokens=0 if drawn else life.cached_tokens,
+        num_preempted=life.num_preempted,
+    )
+    return news, finish
 
 
 def _cut_at_end(seq: Sequence, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
     drawn, most = seq.num_output, seq.max_tokens
-    end_ids, at_least = seq.request.end_ids, seq.request.sampling.min_tokens
+    end_ids, at_least = seq.end_ids, seq.min_tokens
     for i, token in enumerate(tokens):
         if token in end_ids and drawn + i >= at_least:
             return tokens[: i + 1], FinishReason.STOP

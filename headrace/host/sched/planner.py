@@ -8,7 +8,7 @@ from headrace.base.errors import InvariantError
 from headrace.base.step import SlotBegin
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched.admission import AdmissionRate, outstanding_blocks, promised_blocks
-from headrace.host.sched.allot import allot, prefill_left
+from headrace.host.sched.allot import all_decode, allot, prefill_left
 from headrace.host.sched.batch import Batch
 from headrace.host.sched.cost import StepCost
 from headrace.host.sched.limits import ScheduleLimits
@@ -67,6 +67,9 @@ class Planner:
 
     def _extend_running(self, batch: Batch, now_s: float) -> None:
         """Allot tokens, then reserve in rank order; tokens of a sequence without blocks go to others."""
+        if all_decode(self.roster.running, batch.left):
+            self._extend_decoders(batch, now_s)
+            return
         without_blocks: set[int] = set()
         while batch.left > 0:
             rest = [
@@ -81,6 +84,20 @@ class Planner:
                     failed = True
             if not failed:
                 return
+
+    def _extend_decoders(self, batch: Batch, now_s: float) -> None:
+        """One token for everybody: what the loop over `allot` does when nobody wants anything else.
+
+        A sequence finds no blocks and nobody to preempt only when it is the last, so none is left to try.
+        """
+        for seq in tuple(self.roster.running):
+            if seq.state is not SequenceState.RUNNING:
+                continue  # preempted for one before it in this very step
+            grant = self._ledger.reserve(seq.request_id, seq.num_computed, seq.num_computed + 1)
+            if grant is None:
+                self._extend(seq, 1, batch, now_s)
+            else:
+                batch.add_decode(seq, grant)
 
     def _extend(self, seq: Sequence, count: int, batch: Batch, now_s: float) -> bool:
         start = seq.num_computed

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from headrace.base.errors import InvariantError, RequestError
 from headrace.base.ids import RequestId
 from headrace.base.request import FinishReason, Request
-from headrace.base.step import Delta, Progress, RowResult, StepPlan, StepResult
+from headrace.base.step import Delta, Progress, Row, RowResult, StepPlan, StepResult
 from headrace.host.kv.keys import Domain, KeyChain
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched import admission
@@ -134,17 +134,19 @@ class Scheduler:
         now_s = self._now_s()
         deltas: list[Delta] = []
         answered: set[int] = set()
+        by_lease, rows = self._roster.by_lease, batch.rows
         for row_result in result.rows:
-            answered.add(row_result.lease)
-            seq = self._roster.by_lease.get(row_result.lease)
-            if seq is None or row_result.lease not in batch.rows:
+            lease = row_result.lease
+            answered.add(lease)
+            seq, row = by_lease.get(lease), rows.get(lease)
+            if seq is None or row is None:
                 self._late += 1
                 continue
-            delta = self._take(seq, batch, row_result, now_s)
+            delta = self._take(seq, row, row_result, now_s)
             if delta is not None:
                 deltas.append(delta)
-        for lease in batch.rows.keys() - answered:
-            if lease in self._roster.by_lease:
+        for lease in rows.keys() - answered:
+            if lease in by_lease:
                 raise InvariantError(f"step {result.step} has no result for {batch.owners[lease]!r}")
         return Progress(step=result.step, deltas=tuple(deltas))
 
@@ -217,19 +219,20 @@ class Scheduler:
         is_same = leader.request.prompt_ids == request.prompt_ids and leader.chain.domain == seq.chain.domain
         return leader if is_same else None
 
-    def _take(self, seq: Sequence, batch: Batch, result: RowResult, now_s: float) -> Delta | None:
+    def _take(self, seq: Sequence, row: Row, result: RowResult, now_s: float) -> Delta | None:
         if result.error is not None:  # what this row computed is not to be trusted: do not publish it
             return self._end(seq, FinishReason.ERROR, now_s, error=result.error)
-        is_first = seq.num_output == 0
-        outcome = accept(seq, batch.rows[result.lease], result)
-        news = outcome.news
+        is_first = len(seq.tokens) == seq.num_prompt
+        news, finish = accept(seq, row, result)
         if is_first and news.new_ids:
             seq.life.first_token_s = now_s
-        self._ledger.publish(seq.request_id, seq.tokens, seq.num_valid)
-        if seq.num_valid >= seq.num_prompt - 1:
+        # Between two tokens of an answer a block becomes full only at a multiple of its size.
+        if is_first or row.count > 1 or seq.num_valid % self._ledger.block_size == 0:
+            self._ledger.publish(seq.request_id, seq.tokens, seq.num_valid)
+        if self._queue.num_parked and seq.num_valid >= seq.num_prompt - 1:
             self._queue.release(seq.request_id, now_s)
-        if outcome.finish is not None:
-            return self._end(seq, outcome.finish, now_s, news=news)
+        if finish is not None:
+            return self._end(seq, finish, now_s, news=news)
         return news if news.new_ids or news.prompt_logprobs else None
 
     def _end(

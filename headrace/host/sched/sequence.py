@@ -68,11 +68,13 @@ class Sequence:
 
     __slots__ = (
         "chain",
+        "end_ids",
         "leader",
         "lease",
         "life",
         "max_positions",
         "max_tokens",
+        "min_tokens",
         "num_computed",
         "num_drafts",
         "num_prompt",
@@ -98,6 +100,8 @@ class Sequence:
         self.tokens = list(request.prompt_ids)
         self.num_prompt = len(self.tokens)
         self.max_tokens: int = request.sampling.max_tokens
+        self.min_tokens = request.sampling.min_tokens
+        self.end_ids = request.end_ids
         # Positions that ever need KV: the last drawn token is never computed.
         self.max_positions = self.num_prompt + self.max_tokens - 1
         # The sequence whose prompt blocks this one shares when it joins. The object, not its id: once it is

@@ -1,0 +1,141 @@
+"""Steps that only continue answers: one token per row, nothing but the drawn token wanted.
+
+Nearly every step of a busy engine is of this kind, and its rows are mostly those of the step before. So what
+depends on who runs (slots, sampling parameters, row starts) is gathered when somebody comes or goes, and a
+step writes only what changes: tokens, positions, new blocks. The result is the one of the general way
+(`inputs`, `draws`), which takes every other step: prompts, drafts, log-probabilities, penalties, bans.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.base.step import Row, RowResult
+from headrace.compute.ops.api import I32, Backend, ForwardContext, KVPool, SampleBatch, Sampled
+from headrace.compute.runner.draws import error_text
+from headrace.compute.runner.inputs import RopeRows
+from headrace.compute.runner.state import DeviceState
+
+TABLE_STEP = 8
+"""Tables are this many columns wider than needed at most, so that most new blocks find room."""
+
+
+class Decode:
+    """Inputs and results of plain decoding steps.
+
+    Args:
+        state: the slots.
+        pool: KV memory that goes into the context.
+        backend: draws.
+        rope_rows: for RoPE kinds whose angles depend on the length; steps are not of this kind then.
+    """
+
+    def __init__(
+        self, state: DeviceState, pool: KVPool, backend: Backend, rope_rows: RopeRows | None = None
+    ) -> None:
+        self._state = state
+        self._pool = pool
+        self._backend = backend
+        self._rope_rows = rope_rows
+        self._leases: list[int] = []
+        self._next: list[int] = []
+        self._slots: NDArray[np.intp] = np.empty(0, np.intp)
+        self._batch: SampleBatch
+        self._context: ForwardContext
+
+    def forget(self) -> None:
+        """Slots have ended, begun or grown in another way: gather everything anew."""
+        self._leases = []
+
+    def prepare(self, rows: Sequence[Row]) -> ForwardContext | None:
+        """The inputs of a step, valid until the next call; None: the step is not of this kind.
+
+        Raises:
+            ValueError: a row belongs to another lease than its slot.
+        """
+        if self._rope_rows is not None:
+            return None
+        for row in rows:
+            if row.count != 1 or not row.sample or row.wants:
+                return None
+        starts = [row.start for row in rows]
+        if starts != self._next or [row.lease for row in rows] != self._leases:
+            self._next = []
+            return self._gather(rows, starts)
+        context = self._context
+        for i, row in enumerate(rows):
+            if row.new_blocks or row.swapped:
+                self._state.update(row)
+                self._update_table(i, row)
+        context.positions += 1
+        context.key_len += 1
+        context.token_ids[:] = self._state.tokens[self._slots, context.positions]
+        self._next = [start + 1 for start in starts]
+        return context
+
+    def finish(self, rows: Sequence[Row], logits: NDArray[np.float32]) -> list[RowResult]:
+        """Draw, and take the drawn tokens into the slots."""
+        sampled = self._backend.sample(logits, self._batch)
+        if sampled.errors.any():
+            return self._finish_broken(rows, sampled)
+        state, ends = self._state, self._context.key_len
+        state.tokens[self._slots, ends] = sampled.tokens
+        state.num_tokens[self._slots] = ends + 1
+        drawn = sampled.tokens.tolist()
+        return [RowResult(row.slot, row.lease, (token,)) for row, token in zip(rows, drawn, strict=True)]
+
+    def _gather(self, rows: Sequence[Row], starts: list[int]) -> ForwardContext | None:
+        state, count = self._state, len(rows)
+        slots = np.array([row.slot for row in rows], np.intp)
+        positions = np.array(starts, np.int32)
+        if not state.sampling.is_plain(slots) or not np.array_equal(state.num_tokens[slots], positions + 1):
+            return None
+        for row in rows:
+            state.update(row)
+        order = np.arange(count + 1, dtype=np.int32)
+        key_len = positions + np.int32(1)
+        self._slots = slots
+        self._context = ForwardContext(
+            token_ids=state.tokens[slots, positions],
+            positions=positions,
+            row_of=order[:-1],
+            query_start=order,
+            key_len=key_len,
+            tables=self._gather_tables(),
+            rope_rows=positions,
+            logit_rows=order[:-1],
+            kv=self._pool,
+        )
+        # The token to draw stands at the position where the keys end, in this step and in all that follow.
+        self._batch = state.sampling.plain_batch(slots, key_len)
+        self._leases = [row.lease for row in rows]
+        self._next = [start + 1 for start in starts]
+        return self._context
+
+    def _gather_tables(self) -> I32:
+        state = self._state
+        widest = int(state.num_blocks[self._slots].max())
+        width = min(-(-(widest + 1) // TABLE_STEP) * TABLE_STEP, state.tables.shape[1])
+        return np.ascontiguousarray(state.tables[self._slots, :width])
+
+    def _update_table(self, i: int, row: Row) -> None:
+        """Carry the changes of a row's table over; a table without room is gathered anew."""
+        state, slot, tables = self._state, int(row.slot), self._context.tables
+        used = int(state.num_blocks[slot])
+        if used > tables.shape[1]:
+            self._context.tables = self._gather_tables()
+        else:
+            tables[i, :used] = state.tables[slot, :used]
+
+    def _finish_broken(self, rows: Sequence[Row], sampled: Sampled) -> list[RowResult]:
+        """Rows with an error draw nothing, and the others go on."""
+        self.forget()
+        results: list[RowResult] = []
+        for row, token, code in zip(rows, sampled.tokens.tolist(), sampled.errors.tolist(), strict=True):
+            if code:
+                results.append(RowResult(row.slot, row.lease, error=error_text(code)))
+            else:
+                self._state.append(int(row.slot), (token,))
+                results.append(RowResult(row.slot, row.lease, (token,)))
+        return results
