@@ -83,7 +83,8 @@ class LlamaCpp:
 
     def _json(self, program: str, args: list[str]) -> list[dict]:
         run = self._run(program, args)
-        rows = [json.loads(line) for line in run.stdout.splitlines() if line.lstrip().startswith("{")]
+        lines = (run.stdout + run.stderr).splitlines()
+        rows = [json.loads(line) for line in lines if line.startswith("{")]
         if run.returncode or not rows:
             raise RuntimeError(f"{program} {' '.join(args)} gave {run.returncode}: {run.stderr[-600:]}")
         return rows

