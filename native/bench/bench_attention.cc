@@ -8,6 +8,10 @@
 #include <thread>
 #include <vector>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "headrace/kernels.h"
 
 using namespace headrace;
@@ -59,14 +63,33 @@ class Spinners {
     std::vector<std::thread> workers_;
 };
 
+// Memory in huge pages, as the engine's KV memory is.
+struct Pages {
+    explicit Pages(size_t bytes) : size((bytes + kHuge) / kHuge * kHuge) {
+        base = std::aligned_alloc(kHuge, size);
+        data = static_cast<uint16_t *>(base);
+#if defined(MADV_HUGEPAGE)
+        madvise(base, size, MADV_HUGEPAGE);
+#endif
+    }
+    ~Pages() { std::free(base); }
+    Pages(const Pages &) = delete;
+
+    static constexpr size_t kHuge = size_t(2) << 20;
+    size_t size;
+    void *base;
+    uint16_t *data;
+};
+
 struct Case { int heads, kv_heads, head_size, depth, tokens; };
 
 void bench(const Kernels &kernels, const Case &c, int threads) {
     const int length = c.depth + c.tokens, blocks = (length + 15) / 16, ld = c.heads * c.head_size;
     const size_t block_bytes = (size_t)16 * c.kv_heads * c.head_size * 4, layer_bytes = block_bytes * blocks;
     const int layers = c.tokens > 1 ? 1 : std::max(2, (int)(110e6 / layer_bytes));      // cold: beyond the last cache
-    std::vector<uint16_t> pool(layer_bytes / 2 * layers);
-    for (size_t i = 0; i < pool.size(); i++) pool[i] = (uint16_t)(0x2c00 + (i * 37 & 0x83ff));
+    Pages pages(layer_bytes * layers);
+    uint16_t *pool = pages.data;
+    for (size_t i = 0; i < layer_bytes * layers / 2; i++) pool[i] = (uint16_t)(0x2c00 + (i * 37 & 0x83ff));
     std::vector<int32_t> table(blocks), positions, row_of(c.tokens, 0), ids(c.tokens, 0);
     for (int i = 0; i < blocks; i++) table[i] = i;
     for (int i = blocks - 1; i > 0; i--) std::swap(table[i], table[(unsigned)(i * 2654435761u) % (i + 1)]);
@@ -79,7 +102,7 @@ void bench(const Kernels &kernels, const Case &c, int threads) {
     std::vector<double> times;
     const int repeats = c.tokens > 1 ? 9 : layers * 5;
     for (int i = 0; i < repeats; i++) {
-        const KVLayer kv = {KVType::F16, 16, c.kv_heads, c.head_size, (uint8_t *)pool.data() + layer_bytes * (i % layers)};
+        const KVLayer kv = {KVType::F16, 16, c.kv_heads, c.head_size, (uint8_t *)pool + layer_bytes * (i % layers)};
         const AttentionArgs args = {&batch, &kv, q.data(), (size_t)ld, out.data(), (size_t)ld, c.heads,
                                     1 / std::sqrt((float)c.head_size), 0, 0, scratch.data()};
         const double start = now();

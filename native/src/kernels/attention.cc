@@ -5,27 +5,26 @@
 // not see takes part in nothing: its score is replaced before the maximum, and its V is never multiplied. Hence the
 // result of a (token, head) depends on its own query, its keys and its position alone, whatever shares its tile.
 //
-//   share of a thread -> items (attention_plan.h) -> splits -> chunks -> tiles of up to six (token, head) rows
+//   share of a thread -> items (attention_plan.h) -> splits -> chunks -> tiles of (token, head) rows
 //   All tiles of an item use a chunk of K and V before the next chunk is touched, so it is read from memory once.
 //
 // Online softmax: Milakov and Gimelshein 2018 (arXiv:1805.02867); paged KV: Kwon et al. 2023 (arXiv:2309.06180);
 // splitting over keys: Dao et al. 2023 (Flash-Decoding).
 #include "kernels/decl.h"
+#include "kernels/attention_softmax.h"
 #include "kernels/attention_tile.h"
-#include "kernels/elementwise_math.h"
 
 namespace headrace {
 namespace HR_ISA {
 namespace {
 
-constexpr float kNone = -1e30f;       // maximum of no scores, and the score of a key that is not visible
 constexpr int32_t kMaxRows = 48;
 
 // The rows of an item, in order of (token, head); q of a tile is dim-major and scaled.
 struct Strip {
     int32_t rows, tiles, dims;
     int32_t first[kMaxRows], last[kMaxRows];    // visible keys of each row
-    float maximum[kMaxRows], weight[kMaxRows];  // state of the split in progress
+    float maximum[kMaxRows + 8], weight[kMaxRows + 8];      // state of the split in progress; tiles read eight
     float total_maximum[kMaxRows], total_weight[kMaxRows];
     float *sums, *total;                        // [rows][dims]
     float *q;
@@ -38,6 +37,7 @@ struct Chunk {
     int32_t start;                              // absolute position of the chunk
     int32_t unit_begin, unit_end;               // units of the chunk in use, 0..4
     const uint8_t *keys[4], *ahead[4];
+    int32_t num_runs;
     Run runs[kChunk];
 };
 
@@ -84,8 +84,10 @@ void open_chunk(const Sequence &seq, int32_t start, int32_t begin, int32_t end, 
             const int32_t position = start + u * kUnit, next = position + kChunk;
             c->keys[u] = seq.unit_of(position);
             c->ahead[u] = next < seq.key_len ? seq.unit_of(next) : c->keys[u];
-            *run++ = {c->keys[u] + (size_t)dims * kUnit * seq.value_bytes, u * kUnit, (u + 1) * kUnit};
+            const size_t values = (size_t)dims * kUnit * seq.value_bytes;
+            *run++ = {c->keys[u] + values, c->ahead[u] + values, u * kUnit, (u + 1) * kUnit};
         }
+        c->num_runs = c->unit_end - c->unit_begin;
         return;
     }
     gather_keys(seq, start, begin, end);
@@ -95,52 +97,17 @@ void open_chunk(const Sequence &seq, int32_t start, int32_t begin, int32_t end, 
     for (int32_t t = begin; t < end;) {
         const int32_t inside = (start + t) % block, stop = least(end, t + block - inside);
         const uint8_t *values = seq.unit_of(start + t) + (size_t)dims * block * seq.value_bytes;
-        *run++ = {values + (size_t)inside * dims * seq.value_bytes, t, stop};
+        values += (size_t)inside * dims * seq.value_bytes;
+        *run++ = {values, values, t, stop};
         t = stop;
     }
+    c->num_runs = (int32_t)(run - c->runs);
 }
 
-// Turns scores of a row into weights: soft cap, mask, running maximum, 2^x. [begin, end) are its visible tokens of the
-// chunk; vectors [vec_begin, vec_end) are written.
-struct SoftmaxStep {
-    float *scores;
-    int32_t begin, end, vec_begin, vec_end;
-    float cap;                                   // soft cap in base 2 units, 0 = none
-};
-
-HR_INLINE F8 visible_scores(const SoftmaxStep &s, int32_t vec) {
-    F8 x = load(s.scores + 8 * vec);
-    if (s.cap != 0.0f) x = splat(s.cap) * tanh(x);
-    if (8 * vec >= s.begin && 8 * vec + 8 <= s.end) return x;
-    const I8 token = lane_index() + splat(8 * vec);
-    const M8 seen = greater(token, splat(s.begin - 1)) & greater(splat(s.end), token);
-    return select(seen, x, splat(kNone));
-}
-
-void softmax_step(const SoftmaxStep &s, float *maximum, float *weight, float *sums, int32_t dims) {
-    F8 top = splat(kNone);
-    for (int32_t i = s.vec_begin; i < s.vec_end; i++) {
-        const F8 x = visible_scores(s, i);
-        store(s.scores + 8 * i, x);
-        top = max(x, top);
-    }
-    const float largest = greatest(*maximum, max_of(top));
-    const F8 shift = splat(largest);
-    F8 added = zero();
-    for (int32_t i = s.vec_begin; i < s.vec_end; i++) {
-        const F8 p = exp2_nonpositive(load(s.scores + 8 * i) - shift);
-        added = added + p;
-        store(s.scores + 8 * i, p);
-    }
-    if (largest != *maximum) {                   // else the factor is exactly 1
-        const F8 factor = exp2_nonpositive(splat(*maximum - largest));
-        float f[8];
-        store(f, factor);
-        *weight *= f[0];
-        *maximum = largest;
-        for (int32_t d = 0; d < dims; d += 8) store(sums + d, factor * load(sums + d));
-    }
-    *weight += sum(added);
+// The first tile has drawn in the next chunk: from now on the loops ask for what they read.
+void stop_drawing(Chunk *c) {
+    for (int32_t u = c->unit_begin; u < c->unit_end; u++) c->ahead[u] = c->keys[u];
+    for (int32_t i = 0; i < c->num_runs; i++) c->runs[i].ahead = c->runs[i].v;
 }
 
 // One chunk for the R rows from `row` on.
@@ -150,24 +117,24 @@ template <class T, int R> void attend_tile(Strip &s, const Chunk &c, int32_t row
     alignas(64) float scores[R * kChunk];
     const int32_t unit = begin / kUnit, units = (end - 1) / kUnit + 1 - unit;
     score_units<T, R>(c.keys + unit, c.ahead + unit, units, s.q + row * s.dims, s.dims, scores + unit * kUnit);
-    int32_t first[R], last[R];                   // visible tokens of each row in this chunk
+    Visible seen;
+    seen.word_begin = begin / kLanes;
+    seen.word_end = (end - 1) / kLanes + 1;
     for (int r = 0; r < R; r++) {
-        first[r] = greatest(s.first[row + r] - c.start, 0);
-        last[r] = least(s.last[row + r] + 1 - c.start, kChunk);
-        if (first[r] >= last[r]) continue;
-        const SoftmaxStep step = {scores + r * kChunk, first[r], last[r], begin / 8, (end + 7) / 8, cap};
-        softmax_step(step, &s.maximum[row + r], &s.weight[row + r], s.sums + (row + r) * s.dims, s.dims);
+        seen.first[r] = greatest(s.first[row + r] - c.start, 0);
+        seen.last[r] = least(s.last[row + r] + 1 - c.start, kChunk);
     }
+    softmax_rows<R>(scores, seen, cap, s.maximum + row, s.weight + row, s.sums + row * s.dims, s.dims);
     // Tokens that all rows see go through the tile; those before and after, row by row. Both ends ascend with the row.
-    const int32_t common_begin = first[R - 1], common_end = greatest(last[0], common_begin);
+    const int32_t common_begin = seen.first[R - 1], common_end = greatest(seen.last[0], common_begin);
     if (R > 1)
         for (int r = 0; r < R; r++)
-            add_values<T, 1>(c.runs, first[r], least(last[r], common_begin), s.dims, scores + r * kChunk,
+            add_values<T, 1>(c.runs, seen.first[r], least(seen.last[r], common_begin), s.dims, scores + r * kChunk,
                              s.sums + (row + r) * s.dims);
     add_values<T, R>(c.runs, common_begin, common_end, s.dims, scores, s.sums + row * s.dims);
     if (R > 1)
         for (int r = 0; r < R; r++)
-            add_values<T, 1>(c.runs, greatest(first[r], common_end), last[r], s.dims, scores + r * kChunk,
+            add_values<T, 1>(c.runs, greatest(seen.first[r], common_end), seen.last[r], s.dims, scores + r * kChunk,
                              s.sums + (row + r) * s.dims);
 }
 
@@ -178,13 +145,17 @@ template <class T> void attend_rows(Strip &s, const Chunk &c, int32_t row, int32
         case 3: return attend_tile<T, 3>(s, c, row, cap);
         case 4: return attend_tile<T, 4>(s, c, row, cap);
         case 5: return attend_tile<T, 5>(s, c, row, cap);
+#if defined(HR_SIMD_AVX512)
+        case 7: return attend_tile<T, 7>(s, c, row, cap);
+        case 8: return attend_tile<T, 8>(s, c, row, cap);
+#endif
         default: return attend_tile<T, 6>(s, c, row, cap);
     }
 }
 
 // Partial softmax of all rows over one split.
 template <class T> void attend_split(Strip &s, const Sequence &seq, int32_t split, float cap) {
-    for (int32_t r = 0; r < s.rows; r++) s.maximum[r] = kNone, s.weight[r] = 0.0f;
+    for (int32_t r = 0; r < s.rows + 8; r++) s.maximum[r] = kNone, s.weight[r] = 0.0f;
     std::memset(s.sums, 0, (size_t)s.rows * s.dims * sizeof(float));
     const int32_t begin = greatest(split * kSplit, s.first[0]);
     const int32_t end = least((split + 1) * kSplit, s.last[s.rows - 1] + 1);
@@ -194,7 +165,7 @@ template <class T> void attend_split(Strip &s, const Sequence &seq, int32_t spli
         for (int32_t t = 0; t < s.tiles; t++) {
             const int32_t row = s.tile_begin(t);
             attend_rows<T>(s, chunk, row, s.tile_begin(t + 1) - row, cap);
-            for (int32_t u = chunk.unit_begin; u < chunk.unit_end; u++) chunk.ahead[u] = chunk.keys[u];
+            if (t == 0) stop_drawing(&chunk);
         }
     }
 }

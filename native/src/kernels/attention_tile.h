@@ -1,11 +1,14 @@
 // The two hot loops of attention: scores of a tile of rows against units of K, and weighted sums of V.
 //
 //   scores:  for d: K[d][16 tokens] is loaded once, each row adds q[d] * K[d]       (a lane is a token)
-//   values:  for t: V[t][8 * W dims] is loaded once, each row adds p[t] * V[t]      (a lane is a dim)
+//   values:  for t: V[t][lanes * W dims] is loaded once, each row adds p[t] * V[t]  (a lane is a dim)
 //
-// Each sum is one chain of fused multiply-adds, ascending in d or t, so neither the tile's height nor its width changes
-// a bit. Both loops stay functions of their own with run-time trip counts and fully unrolled bodies: otherwise g++ 12
-// keeps the sums in memory.
+// Each sum is one chain of fused multiply-adds, ascending in d or t, so neither the tile's height nor its width nor the
+// word changes a bit. Both loops stay functions of their own with run-time trip counts and fully unrolled bodies:
+// otherwise g++ 12 keeps the sums in memory.
+//
+// While a chunk is used, the next one is drawn into the cache, evenly: the score loop asks for its K, the value loop for
+// its V. Asking for all of it in the score loop fills the core's miss buffers and stalls the loop.
 #pragma once
 #include "kernels/attention_load.h"
 #include "kernels/attention_plan.h"
@@ -13,94 +16,98 @@
 namespace headrace {
 namespace HR_ISA {
 
-constexpr int32_t kMaxTile = 6;       // rows of a tile: 6 rows x 2 vectors = 12 sums in 16 registers
-
-HR_INLINE void pin(F8 &a) {
-#if defined(HR_SIMD_AVX2)
-    HR_PIN(a.v);
-#elif defined(HR_SIMD_NEON)
-    HR_PIN(a.lo);
-    HR_PIN(a.hi);
+#if defined(HR_SIMD_AVX512)
+constexpr int32_t kMaxTile = 8;       // rows of a tile: 8 rows x 2 words = 16 sums in 32 registers
 #else
-    (void)a;
+constexpr int32_t kMaxTile = 6;       // 6 rows x 2 words = 12 sums in 16 registers
 #endif
-}
+constexpr int32_t kLine = 64;         // bytes of a cache line
 
 // sums[r][j] += row(r) * column(j). The shorter side is held in registers and the longer one is loaded one by one: with
 // twelve sums, 16 registers have room for no more.
-template <int R, int N, class Row, class Column>
-HR_INLINE void multiply_tile(F8 (&sums)[R][N], Row row, Column column) {
+template <class V, int R, int N, class Row, class Column>
+HR_INLINE void multiply_tile(V (&sums)[R][N], Row row, Column column) {
     if (R < N) {
-        F8 x[R];
+        V x[R];
         HR_UNROLL for (int r = 0; r < R; r++) x[r] = row(r);
         HR_UNROLL for (int r = 0; r < R; r++) pin(x[r]);
         HR_UNROLL for (int j = 0; j < N; j++) {
-            F8 k = column(j);
+            V k = column(j);
             pin(k);
             HR_UNROLL for (int r = 0; r < R; r++) sums[r][j] = fma(x[r], k, sums[r][j]);
         }
     } else {
-        F8 k[N];
+        V k[N];
         HR_UNROLL for (int j = 0; j < N; j++) k[j] = column(j);
         HR_UNROLL for (int r = 0; r < R; r++) {
-            const F8 x = row(r);
+            const V x = row(r);
             HR_UNROLL for (int j = 0; j < N; j++) sums[r][j] = fma(x, k[j], sums[r][j]);
         }
     }
+    HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int j = 0; j < N; j++) pin(sums[r][j]);
 }
 
-// Scores of R rows against U units: scores[r * kChunk + 16 * u + token]. q is dim-major [dims][R]. While unit u is read,
-// the unit at ahead[u] (K, and V behind it) is drawn into the cache: two rows of K a step cover both.
+// Scores of R rows against U units: scores[r * kChunk + 16 * u + token]. q is dim-major [dims][R], dims even. Meanwhile
+// K of the units at `ahead` is drawn into the cache.
 template <class T, int R, int U>
 HR_NOINLINE void score_tile(const uint8_t *const *units, const uint8_t *const *ahead, const float *q, int32_t dims,
                             float *scores) {
-    constexpr int N = 2 * U;
-    constexpr int32_t kRow = kUnit * T::kBytes;
-    F8 sums[R][N];
-    HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int j = 0; j < N; j++) sums[r][j] = zero();
-    for (int32_t d = 0; d < dims; d++, q += R) {
-        HR_UNROLL for (int u = 0; u < U; u++) {
-            prefetch(ahead[u] + 2 * d * kRow);
-            if (T::kBytes == 4) prefetch(ahead[u] + 2 * d * kRow + 64);
-        }
-        multiply_tile<R, N>(sums, [&](int r) { return splat(q[r]); },
-                            [&](int j) { return T::load(units[j / 2] + d * kRow + 8 * T::kBytes * (j & 1)); });
-        HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int j = 0; j < N; j++) pin(sums[r][j]);
+    constexpr int kWords = kUnit / kLanes, N = kWords * U;
+    constexpr int32_t kRow = kUnit * T::kBytes, kStep = kLanes * T::kBytes;
+    Word sums[R][N];
+    HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int j = 0; j < N; j++) sums[r][j] = splat_as<Word>(0.0f);
+    for (int32_t d = 0; d < dims; d += 2, q += 2 * R) {
+        HR_UNROLL for (int u = 0; u < U; u++)
+            HR_UNROLL for (int32_t b = 0; b < 2 * kRow; b += kLine) prefetch(ahead[u] + d * kRow + b);
+        HR_UNROLL for (int i = 0; i < 2; i++)
+            multiply_tile<Word, R, N>(sums, [&](int r) { return splat_as<Word>(q[i * R + r]); }, [&](int j) {
+                return read<T, Word>(units[j / kWords] + (d + i) * kRow + kStep * (j % kWords));
+            });
     }
     HR_UNROLL for (int r = 0; r < R; r++)
-        HR_UNROLL for (int j = 0; j < N; j++) store(scores + r * kChunk + 8 * j, sums[r][j]);
+        HR_UNROLL for (int j = 0; j < N; j++) store(scores + r * kChunk + kLanes * j, sums[r][j]);
 }
 
-// V of consecutive tokens [begin, end) of a chunk, one row of `stride` bytes each.
+// V of consecutive tokens [begin, end) of a chunk, one row of `stride` bytes each, and the V to draw in meanwhile.
 struct Run {
-    const uint8_t *v;
+    const uint8_t *v, *ahead;
     int32_t begin, end;
 };
 
-// sums[r * lds + i] += p[r * kChunk + t] * V[t][i] for i < 8 W and t in [begin, end); V pointers are offset by `skip`.
-template <class T, int R, int W>
+// sums[r * lds + i] += p[r * kChunk + t] * V[t][i] for i < lanes * W and t in [begin, end); V pointers are offset by `skip`.
+template <class T, class V, int R, int W>
 HR_NOINLINE void value_tile(const Run *runs, int32_t begin, int32_t end, size_t skip, int32_t stride, const float *p,
                             float *sums, int32_t lds) {
-    F8 a[R][W];
-    HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int i = 0; i < W; i++) a[r][i] = load(sums + r * lds + 8 * i);
+    constexpr int kWidth = sizeof(V) / sizeof(float);
+    constexpr int32_t kStep = kWidth * T::kBytes;
+    V a[R][W];
+    HR_UNROLL for (int r = 0; r < R; r++)
+        HR_UNROLL for (int i = 0; i < W; i++) a[r][i] = load_as<V>(sums + r * lds + kWidth * i);
     for (; begin < end; runs++) {
         const int32_t stop = least(runs->end, end);
         if (stop <= begin) continue;
-        const uint8_t *v = runs->v + (size_t)(begin - runs->begin) * stride + skip;
-        for (; begin < stop; begin++, v += stride) {
+        const size_t at = (size_t)(begin - runs->begin) * stride + skip;
+        const uint8_t *v = runs->v + at, *ahead = runs->ahead + at;
+        for (; begin < stop; begin++, v += stride, ahead += stride) {
             const float *w = p + begin;
-            multiply_tile<R, W>(a, [&](int r) { return splat(w[r * kChunk]); },
-                                [&](int i) { return T::load(v + 8 * T::kBytes * i); });
-            HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int i = 0; i < W; i++) pin(a[r][i]);
+            HR_UNROLL for (int32_t b = 0; b < W * kStep; b += kLine) prefetch(ahead + b);
+            multiply_tile<V, R, W>(a, [&](int r) { return splat_as<V>(w[r * kChunk]); },
+                                   [&](int i) { return read<T, V>(v + kStep * i); });
         }
     }
-    HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int i = 0; i < W; i++) store(sums + r * lds + 8 * i, a[r][i]);
+    HR_UNROLL for (int r = 0; r < R; r++)
+        HR_UNROLL for (int i = 0; i < W; i++) store(sums + r * lds + kWidth * i, a[r][i]);
 }
 
-// Units per score tile and vectors per value tile: about twelve sums, enough to hide the latency of fma.
+// Units per score tile and words per value tile.
 template <int R> struct TileShape {
-    static constexpr int kUnits = R == 1 ? 4 : R <= 3 ? 2 : 1;
+#if defined(HR_SIMD_AVX512)
+    static constexpr int kUnits = R <= 6 ? 4 : 2;          // at most 24 sums; four chains hide the latency of fma
+    static constexpr int kWidth = R <= 6 ? 4 : 2;
+#else
+    static constexpr int kUnits = R == 1 ? 4 : R <= 3 ? 2 : 1;      // about twelve sums; eight chains hide the latency
     static constexpr int kWidth = R == 1 ? 8 : R <= 3 ? 4 : 2;
+#endif
 };
 
 template <class T, int R>
@@ -114,12 +121,15 @@ void score_units(const uint8_t *const *units, const uint8_t *const *ahead, int32
 
 template <class T, int R>
 void add_values(const Run *runs, int32_t begin, int32_t end, int32_t dims, const float *p, float *sums) {
+    if (begin >= end) return;
     constexpr int W = TileShape<R>::kWidth;
     const int32_t stride = dims * T::kBytes;
     int32_t d = 0;
-    for (; d + 8 * W <= dims; d += 8 * W)
-        value_tile<T, R, W>(runs, begin, end, (size_t)d * T::kBytes, stride, p, sums + d, dims);
-    for (; d < dims; d += 8) value_tile<T, R, 1>(runs, begin, end, (size_t)d * T::kBytes, stride, p, sums + d, dims);
+    for (; d + kLanes * W <= dims; d += kLanes * W)
+        value_tile<T, Word, R, W>(runs, begin, end, (size_t)d * T::kBytes, stride, p, sums + d, dims);
+    for (; d + kLanes <= dims; d += kLanes)
+        value_tile<T, Word, R, 1>(runs, begin, end, (size_t)d * T::kBytes, stride, p, sums + d, dims);
+    for (; d < dims; d += 8) value_tile<T, F8, R, 1>(runs, begin, end, (size_t)d * T::kBytes, stride, p, sums + d, dims);
 }
 
 }  // namespace HR_ISA
