@@ -57,6 +57,15 @@ class DeviceConfig:
         choices=("auto", "portable", "avx2", "avx512", "neon"),
     )
     threads: int | None = setting(None, "compute threads; auto: cores this process may use")
+    weight_cache: str = setting(
+        "auto",
+        "keep packed weights on disk, so that later starts need not pack; map: use the file's pages, which "
+        "processes share; read: copy them into huge pages; auto: map, then copy in the background; off: no",
+        choices=("auto", "map", "read", "off"),
+    )
+    weight_cache_bytes: int = setting(
+        32 << 30, "most bytes of packed weights on disk, all models together; the longest unused go first"
+    )
     graphs: bool = setting(
         True, "record the step once and replay it fused; off runs every operation on its own"
     )

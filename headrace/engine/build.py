@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headrace.base.clock import now_s
-from headrace.base.config import EngineConfig, ScheduleConfig
+from headrace.base.config import DeviceConfig, EngineConfig, ScheduleConfig
 from headrace.base.registry import Registry
 from headrace.base.request import SamplingParams
 from headrace.compute.device.kinds.cpu import memory
@@ -23,6 +23,7 @@ from headrace.compute.runner.state import DeviceState
 from headrace.compute.runner.work import Work
 from headrace.compute.weights.catalogue import locate
 from headrace.compute.weights.checkpoint import Checkpoint, open_checkpoint
+from headrace.compute.weights.packed.cache import PackedCache, packed_dir
 from headrace.engine.core import CoreSizes, EngineCore
 from headrace.engine.resolve import DeviceFacts, ModelFacts, Resolved, resolve
 from headrace.engine.text import NO_TEXT, Text, load_text
@@ -154,7 +155,11 @@ def build_core(opened: OpenedModel, phases: Phases | None = None) -> EngineCore:
         backend = choose_backend(resolved.backend, isa, resolved.threads, graphs=device.graphs)
     with phases.phase("weights"):
         model = load_model(
-            opened.checkpoint, backend, resolved.max_model_len, max_slots=resolved.max_num_seqs
+            opened.checkpoint,
+            backend,
+            resolved.max_model_len,
+            max_slots=resolved.max_num_seqs,
+            packed=packed_cache(device),
         )
     with phases.phase("compile"):
         runner = make_runner(resolved, model, backend)
@@ -164,6 +169,13 @@ def build_core(opened: OpenedModel, phases: Phases | None = None) -> EngineCore:
         num_blocks=resolved.num_blocks, weight_bytes=model.weight_bytes, kv_bytes=resolved.kv_bytes
     )
     return EngineCore(scheduler, runner, sizes, model.rope.kv_domain, backend.close)
+
+
+def packed_cache(device: DeviceConfig) -> PackedCache | None:
+    """Where packed weights are kept, by the settings."""
+    if device.weight_cache == "off":
+        return None
+    return PackedCache(mode=device.weight_cache, limit_bytes=device.weight_cache_bytes, folder=packed_dir())
 
 
 def make_scheduler(resolved: Resolved) -> Scheduler:

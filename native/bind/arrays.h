@@ -30,6 +30,7 @@ struct Runtime {
     const Kernels *kernels;
     std::shared_ptr<ThreadPool> pool;
     Arena arena;
+    size_t adopted_bytes;                           // of matrices that lie in files
     std::mutex scratch_mutex;
     std::unique_ptr<Region> scratch;                // for sampling: one slice per thread
 };

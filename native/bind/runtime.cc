@@ -4,6 +4,7 @@
 
 #include "arrays.h"
 #include "tables.h"
+#include "weight_file.h"
 
 namespace headrace::bind {
 namespace {
@@ -60,6 +61,48 @@ std::shared_ptr<PackedMatrix> pack(Runtime &runtime, int32_t source_type, const 
     return result;
 }
 
+// Weights of a file, in memory.
+struct FileRegion {
+    std::shared_ptr<uint8_t> memory;
+    size_t bytes;
+};
+
+std::shared_ptr<FileRegion> load_file(Runtime &runtime, int fd, uint64_t offset, uint64_t bytes, const Array<uint64_t, 1> &sums,
+                                      const std::string &mode) {
+    if (mode != "map" && mode != "read" && mode != "auto") fail("a file is mapped (map), read (read) or both (auto), not " + mode);
+    const FileMode how = mode == "map" ? FileMode::Map : mode == "read" ? FileMode::Read : FileMode::MapThenRead;
+    if (bytes < 1 || bytes > SIZE_MAX / 4 || offset > SIZE_MAX / 4) fail("a file's weights have an impossible size");
+    if (sums.shape(0) != (bytes + kFileChunk - 1) / kFileChunk) fail("a file's weights need one sum per chunk");
+    const FileWeights file{fd, static_cast<size_t>(offset), static_cast<size_t>(bytes), sums.data()};
+    nb::gil_scoped_release release;
+    return std::make_shared<FileRegion>(FileRegion{load_weights(*runtime.pool, file, how), file.bytes});
+}
+
+// A matrix that lies packed at `offset` of a region.
+std::shared_ptr<PackedMatrix> adopt(Runtime &runtime, const FileRegion &region, uint64_t offset, int32_t source_type, int32_t n,
+                                    int32_t k) {
+    auto result = std::make_shared<PackedMatrix>();
+    Matrix &view = result->view;
+    if (!layout_of_source(source_type, &view.layout)) fail("source type " + std::to_string(source_type) + " has no layout");
+    if (n < 1 || k < 1) fail("a matrix needs rows and columns");
+    view.n = n;
+    view.k = k;
+    view.panel_bytes = panel_bytes(view.layout, k);
+    if (!view.panel_bytes) fail("rows of " + std::to_string(k) + " values do not fit the layout");
+    result->bytes = checked_product({size_t(result->panels()), view.panel_bytes});
+    if (offset % kAlign || offset > region.bytes || result->bytes > region.bytes - offset)
+        fail("a packed matrix lies outside its file, or unaligned");
+    result->memory = std::shared_ptr<uint8_t>(region.memory, region.memory.get() + offset);
+    view.data = result->memory.get();
+    runtime.adopted_bytes += result->bytes;
+    return result;
+}
+
+// The packed bytes, read-only, without a copy.
+nb::object packed_bytes(const std::shared_ptr<PackedMatrix> &matrix) {
+    return nb::cast(nb::ndarray<nb::numpy, const uint8_t>(matrix->view.data, {matrix->bytes}, nb::cast(matrix)));
+}
+
 std::shared_ptr<FloatVector> vector(Runtime &runtime, const Array<float, 1> &values) {
     auto result = std::make_shared<FloatVector>();
     result->size = to_int32("the length of a vector", values.shape(0));
@@ -92,7 +135,9 @@ void bind_runtime(nb::module_ &module) {
         .def_prop_ro("n", [](const PackedMatrix &m) { return m.view.n; })
         .def_prop_ro("k", [](const PackedMatrix &m) { return m.view.k; })
         .def_prop_ro("is_float", [](const PackedMatrix &m) { return is_float_layout(m.view.layout); })
-        .def_ro("bytes", &PackedMatrix::bytes);
+        .def_ro("bytes", &PackedMatrix::bytes)
+        .def("data", &packed_bytes);
+    nb::class_<FileRegion>(module, "FileRegion").def_ro("bytes", &FileRegion::bytes);
     nb::class_<FloatVector>(module, "Vector").def_ro("size", &FloatVector::size);
     nb::class_<RopeTable>(module, "RopeTable")
         .def(nb::init<Array<float, 2>, Array<float, 2>>(), nb::arg("cosines").noconvert(), nb::arg("sines").noconvert())
@@ -109,14 +154,29 @@ void bind_runtime(nb::module_ &module) {
              [](Runtime *self, const std::string &isa, int threads, int spin_us, bool pin) {
                  const Kernels *kernels = find_kernels(isa.c_str());
                  if (!kernels) fail("instruction set '" + isa + "' is not built in or does not run here");
-                 new (self) Runtime{kernels, std::make_shared<ThreadPool>(threads, spin_us, pin), {}, {}, nullptr};
+                 new (self) Runtime{kernels, std::make_shared<ThreadPool>(threads, spin_us, pin), {}, 0, {}, nullptr};
              })
         .def_prop_ro("isa", [](const Runtime &r) { return std::string(r.kernels->name); })
         .def_prop_ro("threads", [](const Runtime &r) { return r.pool->size(); })
-        .def_prop_ro("bytes", [](const Runtime &r) { return r.arena.bytes(); })
+        .def_prop_ro("bytes", [](const Runtime &r) { return r.arena.bytes() + r.adopted_bytes; })
         .def("pack", &pack, nb::arg("source_type"), nb::arg("data").noconvert(), nb::arg("k"),
              nb::arg("order").noconvert().none())
+        .def("load_file", &load_file, nb::arg("fd"), nb::arg("offset"), nb::arg("size"), nb::arg("sums").noconvert(),
+             nb::arg("mode"))
+        .def("adopt", &adopt, nb::arg("region"), nb::arg("offset"), nb::arg("source_type"), nb::arg("n"), nb::arg("k"))
         .def("vector", &vector, nb::arg("values").noconvert());
+    module.attr("FILE_CHUNK") = kFileChunk;
+    module.def("source_blocks", [] {
+        nb::dict blocks;
+        for (const SourceType &type : kSourceTypes) blocks[nb::int_(type.id)] = nb::make_tuple(type.block, type.bytes);
+        return blocks;
+    });
+    module.def(
+        "checksum", [](const Array<uint8_t, 1> &data) {
+            nb::gil_scoped_release release;
+            return checksum(data.data(), data.shape(0));
+        },
+        nb::arg("data").noconvert());
     module.def("kv_memory", &kv_memory, "half, (layers, block_size, kv_heads, head_size, num_blocks)");
     bind_sampling(module, runtime);
 }

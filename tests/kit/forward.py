@@ -21,10 +21,19 @@ class Harness:
     """Runs one checkpoint on one backend. Blocks are handed out in a scrambled order, never returned."""
 
     def __init__(
-        self, checkpoint, backend, *, max_len=512, block_size=16, num_blocks=256, dtype="f32", slots=8
+        self,
+        checkpoint,
+        backend,
+        *,
+        max_len=512,
+        block_size=16,
+        num_blocks=256,
+        dtype="f32",
+        slots=8,
+        packed=None,
     ):
         self.backend = backend
-        self.model = load_model(checkpoint, backend, max_len, max_slots=slots)
+        self.model = load_model(checkpoint, backend, max_len, max_slots=slots, packed=packed)
         self.width = -(-max_len // block_size)
         self.block_size = block_size
         self.kv = backend.kv_pool(self.model.geometry(block_size, dtype), num_blocks)

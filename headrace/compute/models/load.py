@@ -10,6 +10,8 @@ from headrace.compute.models.decoder import AttentionWeights, DecoderWeights, Ml
 from headrace.compute.models.rope import RopeBank
 from headrace.compute.ops.api import Backend, Forward, Handle, KVGeometry
 from headrace.compute.weights.checkpoint import Checkpoint
+from headrace.compute.weights.packed.cache import PackedCache
+from headrace.compute.weights.packed.store import PackedStore
 
 ProgressFn = Callable[[int, int], None]
 """Called with (layers done, layers in all)."""
@@ -45,6 +47,7 @@ def load_model(
     max_model_len: int,
     *,
     max_slots: int = 64,
+    packed: PackedCache | None = None,
     progress: ProgressFn = lambda done, total: None,
 ) -> LoadedModel:
     """Hand all weights to the backend.
@@ -54,6 +57,7 @@ def load_model(
         backend: takes the weights over in its own form.
         max_model_len: most positions of a sequence; angle tables are made for it.
         max_slots: sequences that may run together (see `RopeBank`).
+        packed: where packed weights are kept between starts; None: nowhere.
         progress: told after each layer.
 
     Raises:
@@ -61,12 +65,14 @@ def load_model(
     """
     spec = checkpoint.spec
     rope = RopeBank([layer.attention.rope for layer in spec.layers], max_model_len, max_slots)
-    loader = _Loader(checkpoint, backend, rope)
+    store = PackedStore(backend, checkpoint, packed)
+    loader = _Loader(checkpoint, backend, rope, store)
     embed = loader.matrix("embed")
     layers: list[tuple[AttentionWeights, MlpWeights]] = []
     for index in range(len(spec.layers)):
         layers.append((loader.attention(index), loader.mlp(index)))
-        checkpoint.weights.release()
+        if not store.is_found:
+            checkpoint.weights.release()
         progress(index + 1, len(spec.layers))
     weights = DecoderWeights(
         embed=embed,
@@ -75,6 +81,7 @@ def load_model(
         head=loader.matrix("head") if checkpoint.weights.has("head.weight") else embed,
     )
     checkpoint.weights.release()
+    store.finish()
     return LoadedModel(
         spec=spec, forward=make_forward(spec, weights), weight_bytes=loader.weight_bytes, rope=rope
     )
@@ -83,18 +90,19 @@ def load_model(
 class _Loader:
     """Turns names into handles; angle tables are handed over once per rotary embedding."""
 
-    def __init__(self, checkpoint: Checkpoint, backend: Backend, rope: RopeBank) -> None:
+    def __init__(self, checkpoint: Checkpoint, backend: Backend, rope: RopeBank, store: PackedStore) -> None:
         self._weights = checkpoint.weights
         self._spec = checkpoint.spec
         self._backend = backend
         self._rope = rope
+        self._store = store
         self._tables: list[tuple[RopeSpec, Handle]] = []
         self.weight_bytes = 0
 
     def matrix(self, *names: str) -> Handle:
         parts = [self._weights.matrix(f"{name}.weight") for name in names]
         self.weight_bytes += sum(part.data.nbytes for part in parts)
-        return self._backend.matrix(parts)
+        return self._store.matrix(parts)
 
     def vector(self, name: str) -> Handle:
         values = self._weights.vector(f"{name}.weight")

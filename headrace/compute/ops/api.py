@@ -289,10 +289,51 @@ class Sampled:
     top_logprobs: F32 = field(default_factory=lambda: np.empty((0, 0), np.float32))
 
 
+class Packer(Protocol):
+    """How a backend's own form of matrices is kept in a file and taken from it."""
+
+    layout: str
+    """Names the form; another value means that bytes kept before are of no use."""
+    chunk: int
+    """Bytes that one sum stands for."""
+
+    def checksum(self, data: NDArray[np.uint8]) -> int:
+        """The sum of [bytes] uint8, at most `chunk` of them."""
+        ...
+
+    def packed(self, handle: Handle) -> Sequence[NDArray[np.uint8]]:
+        """The bytes of a handle of `Backend.matrix`, part by part, read-only, without a copy."""
+        ...
+
+    def load(self, fd: int, offset: int, size: int, sums: NDArray[np.uint64], mode: str) -> Any:
+        """Bytes [offset, offset + size) of an open file in memory.
+
+        `mode`: mapped (`map`), read into huge pages (`read`), or mapped and then moved to huge pages by a
+        thread (`auto`). A mapped file must keep its length.
+
+        Raises:
+            CheckpointError: they cannot be read, or differ from the sums of their chunks.
+        """
+        ...
+
+    def adopt(self, parts: Sequence[Weight], region: Any, offsets: Sequence[int]) -> Handle:
+        """`Backend.matrix` of parts that lie packed at `offsets` of a region of `load`; copies nothing.
+
+        Raises:
+            CheckpointError: a part would lie outside the region.
+        """
+        ...
+
+
 class Backend(Protocol):
     """One device kind's implementation of everything numeric."""
 
     name: str
+
+    @property
+    def packer(self) -> Packer | None:
+        """Keeps matrices in files; None: their form is not worth it."""
+        ...
 
     def matrix(self, parts: Sequence[Weight]) -> Handle:
         """Take weights over in the backend's own form.

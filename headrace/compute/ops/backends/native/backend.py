@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from headrace import _native
-from headrace.base.errors import CheckpointError, ConfigError, ShapeError
+from headrace.base.errors import ConfigError, ShapeError
 from headrace.compute.ops.api import (
     F32,
     I32,
@@ -24,26 +24,10 @@ from headrace.compute.ops.api import (
 )
 from headrace.compute.ops.backends.native.fuse import PASSES
 from headrace.compute.ops.backends.native.lower import lower
+from headrace.compute.ops.backends.native.packer import NativePacker, pack, stacked
 from headrace.compute.ops.backends.native.pool import NativeKVPool, NativeMatrix
 from headrace.compute.ops.backends.native.program import NativeProgram
 from headrace.compute.ops.backends.native.record import record
-
-SOURCE_TYPES = {
-    "f32": 0,
-    "f16": 1,
-    "q4_0": 2,
-    "q4_1": 3,
-    "q5_0": 6,
-    "q5_1": 7,
-    "q8_0": 8,
-    "q2_k": 10,
-    "q3_k": 11,
-    "q4_k": 12,
-    "q5_k": 13,
-    "q6_k": 14,
-    "bf16": 30,
-}
-"""Scheme names that can be packed, with their GGUF numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,31 +84,14 @@ class NativeBackend:
             raise ConfigError("the native backend is closed; make a new one")
         return self._runtime
 
+    @property
+    def packer(self) -> NativePacker:
+        """See `Backend.packer`."""
+        return NativePacker(self.runtime)
+
     def matrix(self, parts: Sequence[Weight]) -> NativeMatrix:
         """See `Backend.matrix`. Packs in all threads, straight from the source bytes."""
-        packed = tuple(self._pack(part) for part in parts)
-        if not packed:
-            raise ShapeError("a matrix needs at least one part")
-        if len({m.k for m in packed}) != 1:
-            raise CheckpointError(
-                "stacked weights need equal widths: " + ", ".join(f"{p.name} {p.k}" for p in parts)
-            )
-        return NativeMatrix("+".join(p.name for p in parts), packed, sum(m.n for m in packed), packed[0].k)
-
-    def _pack(self, weight: Weight) -> Any:
-        source_type = SOURCE_TYPES.get(weight.type_name)
-        if source_type is None:
-            raise CheckpointError(
-                f"{weight.name}: the scheme {weight.type_name!r} is unknown; known: {', '.join(SOURCE_TYPES)}"
-            )
-        if weight.data.ndim != 2 or weight.data.shape[0] != weight.n:
-            raise CheckpointError(
-                f"{weight.name}: {weight.n} rows declared, data has shape {weight.data.shape}"
-            )
-        try:
-            return self.runtime.pack(source_type, weight.data, weight.k, weight.order)
-        except (ValueError, TypeError) as error:
-            raise CheckpointError(f"{weight.name} ({weight.type_name}): {error}") from error
+        return stacked(parts, tuple(pack(self.runtime, part) for part in parts))
 
     def vector(self, values: F32) -> Handle:
         """See `Backend.vector`."""

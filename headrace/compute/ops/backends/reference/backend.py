@@ -41,6 +41,7 @@ class ReferenceBackend:
     """See `Backend`. Needs four bytes per weight; use it for tests and where nothing else runs."""
 
     name = "reference"
+    packer = None
 
     def matrix(self, parts: Sequence[Weight]) -> Matrix:
         """Dequantize and stack."""

@@ -1,0 +1,197 @@
+"""The folder of packed weights: one file per model, content and layout; old ones go.
+
+Writing never fails a start: what goes wrong is logged. A file gets its name only when it is whole and on the
+disk, and it is never changed after that, so processes that use it keep what they have when it is replaced or
+removed.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.base.env import cache_dir
+from headrace.base.errors import CheckpointError
+from headrace.compute.weights.packed.file import DATA_UNIT, Draft, Table, read_table, write_file
+
+SUFFIX = ".packed"
+SPARE_BYTES = 256 << 20
+"""What a new file leaves free on its disk."""
+_log = logging.getLogger(__name__)
+
+
+def packed_dir() -> Path:
+    """Folder of packed weights."""
+    return cache_dir() / "packed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedCache:
+    """The folder, how its files come into memory (see `Packer.load`), and what it may hold in all."""
+
+    mode: str
+    limit_bytes: int
+    folder: Path
+
+    def path(self, model: Path, identity: str, layout: str) -> Path:
+        """Where the packed weights of a model lie, or will lie."""
+        stem = re.sub(r"[^A-Za-z0-9._-]", "_", model.stem or "model")[:80]
+        key = hashlib.blake2b(f"{identity}|{layout}".encode(), digest_size=8).hexdigest()
+        return self.folder / f"{stem}-{key}{SUFFIX}"
+
+    def open(self, path: Path, identity: str, layout: str) -> "OpenPacked | None":
+        """The file at `path`, when it is there and holds those weights."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            _log.warning("packed weights are not used: %s", error)
+            return None
+        try:
+            table = read_table(fd)
+            if (table.identity, table.layout) != (identity, layout):
+                raise CheckpointError("it belongs to another model or another layout")
+        except (CheckpointError, OSError) as error:
+            os.close(fd)
+            ignored(path, error)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # the least recently used go first
+        return OpenPacked(path=path, fd=fd, table=table)
+
+    def write(self, path: Path, draft: Draft) -> None:
+        """Put a file in place; logs what hinders it."""
+        try:
+            self._write(path, draft)
+        except OSError as error:
+            _log.warning("the packed weights of %s were not kept in %s: %s", draft.source, self.folder, error)
+
+    def _write(self, path: Path, draft: Draft) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return  # another process is writing it
+            if not self._make_room(path, draft):
+                part.unlink(missing_ok=True)
+                return
+            try:
+                os.ftruncate(fd, 0)
+                write_file(fd, draft)
+                part.rename(path)
+            except OSError:
+                part.unlink(missing_ok=True)
+                raise
+            _sync_folder(self.folder)
+        finally:
+            os.close(fd)
+
+    def _make_room(self, path: Path, draft: Draft) -> bool:
+        """Remove files of the same model, then the least recently used, until there is room for `draft`."""
+        need = draft.data_bytes + DATA_UNIT
+        others = [f for f in packed_files(self.folder) if f.path != path]
+        if need > self.limit_bytes:
+            _log.warning(
+                "the packed weights of %s have %d bytes; device.weight_cache_bytes allows %d",
+                draft.source,
+                need,
+                self.limit_bytes,
+            )
+            return False
+        for old in [f for f in others if f.source == draft.source]:
+            _remove(old.path)
+            others.remove(old)
+        others.sort(key=lambda f: f.used_s)
+        while others and sum(f.bytes for f in others) + need > self.limit_bytes:
+            _remove(others.pop(0).path)
+        free = shutil.disk_usage(self.folder).free
+        if free < need + SPARE_BYTES:
+            _log.warning(
+                "the packed weights of %s are not kept: they need %d bytes, %s has %d free and %d stay free",
+                draft.source,
+                need,
+                self.folder,
+                free,
+                SPARE_BYTES,
+            )
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPacked:
+    """An open file with a checked header; the user closes `fd`."""
+
+    path: Path
+    fd: int
+    table: Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedFile:
+    """A file of the folder. `source` is the model file it was made from, "" when it cannot be read."""
+
+    path: Path
+    bytes: int
+    used_s: float
+    source: str
+
+
+def packed_files(folder: Path) -> list[PackedFile]:
+    """The files of a folder, broken ones too."""
+    found: list[PackedFile] = []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            state = path.stat()
+            found.append(
+                PackedFile(path=path, bytes=state.st_size, used_s=state.st_mtime, source=_source_of(path))
+            )
+    return found
+
+
+def remove_packed(model: Path, folder: Path) -> int:
+    """Remove what was made from a model file; the bytes that are free now."""
+    own = [f for f in packed_files(folder) if f.source == str(model.absolute())]
+    for file in own:
+        _remove(file.path)
+    return sum(f.bytes for f in own)
+
+
+def ignored(path: Path, reason: Exception) -> None:
+    """Say that a file is not used and why."""
+    _log.warning("packed weights are made anew: %s: %s", path, getattr(reason, "message", reason))
+
+
+def _source_of(path: Path) -> str:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return read_table(fd).source
+    except (CheckpointError, OSError):
+        return ""
+    finally:
+        os.close(fd)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
