@@ -102,8 +102,14 @@ class _Builder:
         return 4 * rows * self._ld(thing)
 
     def _ld(self, value: Value) -> int:
-        """Columns between rows; logits lie without gaps."""
-        return value.width if value is self.recording.output.root else -(-value.width // 16) * 16
+        """Columns between rows; logits lie without gaps, and no other rows lie a multiple of 4 KB apart.
+
+        The rows of such a tile would all compete for one set of the first cache.
+        """
+        if value is self.recording.output.root:
+            return value.width
+        columns = -(-value.width // 16) * 16
+        return columns + 16 if columns % 1024 == 0 else columns
 
     def _add_buffer(self, thing: Any) -> int:
         offset, own = self.shared.offsets[thing], self.private.offsets.get(thing)
