@@ -1,10 +1,11 @@
-// Speed of attention (decode over cold KV, prefill) and of sampling one row. Usage: bench_attention [set] [threads]
+// Speed of attention (decode over cold KV, prefill) and of sampling one row. Usage: bench_attention [set] [threads] [f16 | f32 | int8]
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -83,9 +84,9 @@ struct Pages {
 
 struct Case { int heads, kv_heads, head_size, depth, tokens; };
 
-void bench(const Kernels &kernels, const Case &c, int threads) {
+void bench(const Kernels &kernels, const Case &c, int threads, KVType type) {
     const int length = c.depth + c.tokens, blocks = (length + 15) / 16, ld = c.heads * c.head_size;
-    const size_t block_bytes = (size_t)16 * c.kv_heads * c.head_size * 4, layer_bytes = block_bytes * blocks;
+    const size_t block_bytes = kv_unit(type, 16, c.head_size).bytes * c.kv_heads, layer_bytes = block_bytes * blocks;
     const int layers = c.tokens > 1 ? 1 : std::max(2, (int)(110e6 / layer_bytes));      // cold: beyond the last cache
     Pages pages(layer_bytes * layers);
     uint16_t *pool = pages.data;
@@ -102,7 +103,7 @@ void bench(const Kernels &kernels, const Case &c, int threads) {
     std::vector<double> times;
     const int repeats = c.tokens > 1 ? 9 : layers * 5;
     for (int i = 0; i < repeats; i++) {
-        const KVLayer kv = {KVType::F16, 16, c.kv_heads, c.head_size, (uint8_t *)pool + layer_bytes * (i % layers)};
+        const KVLayer kv = {type, 16, c.kv_heads, c.head_size, (uint8_t *)pool + layer_bytes * (i % layers)};
         const AttentionArgs args = {&batch, &kv, q.data(), (size_t)ld, out.data(), (size_t)ld, c.heads,
                                     1 / std::sqrt((float)c.head_size), 0, 0, scratch.data()};
         const double start = now();
@@ -154,12 +155,14 @@ void bench_sample(const Kernels &kernels, const char *name, SampleArgs args, flo
 int main(int argc, char **argv) {
     const Kernels *kernels = argc > 1 ? find_kernels(argv[1]) : best_kernels();
     if (kernels == nullptr) return std::fprintf(stderr, "no such kernels here: %s\n", argv[1]), 1;
-    std::printf("kernels: %s\n", kernels->name);
+    const std::string kv = argc > 3 ? argv[3] : "f16";
+    const KVType type = kv == "f32" ? KVType::F32 : kv == "int8" ? KVType::I8 : KVType::F16;
+    std::printf("kernels: %s, KV in %s\n", kernels->name, type == KVType::F16 ? "f16" : kv.c_str());
     const int shapes[3][3] = {{9, 3, 64}, {14, 2, 64}, {12, 2, 128}};
     for (int threads = 1; threads <= (argc > 2 ? std::atoi(argv[2]) : 2); threads++)
         for (const auto &s : shapes) {
-            for (int length : {128, 2048, 6000}) bench(*kernels, {s[0], s[1], s[2], length - 1, 1}, threads);
-            for (int depth : {0, 2048}) bench(*kernels, {s[0], s[1], s[2], depth, 512}, threads);
+            for (int length : {128, 2048, 6000}) bench(*kernels, {s[0], s[1], s[2], length - 1, 1}, threads, type);
+            for (int depth : {0, 2048}) bench(*kernels, {s[0], s[1], s[2], depth, 512}, threads, type);
         }
     for (float spread : {1.0f, 4.0f}) {
         SampleArgs a = {};

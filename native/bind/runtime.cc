@@ -112,11 +112,14 @@ std::shared_ptr<FloatVector> vector(Runtime &runtime, const Array<float, 1> &val
     return result;
 }
 
-std::shared_ptr<KVMemory> kv_memory(bool half, std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t> shape) {
+std::shared_ptr<KVMemory> kv_memory(const std::string &dtype,
+                                    std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t> shape) {
+    const KVType type = dtype == "int8" ? KVType::I8 : dtype == "f16" ? KVType::F16 : KVType::F32;
+    if (type == KVType::F32 && dtype != "f32") fail("KV dtype '" + dtype + "' is unknown; use f16, f32 or int8");
     const auto [layers, block_size, kv_heads, head_size, num_blocks] = shape;
     if (head_size % 8 || head_size > 256) fail("attention takes head sizes that are multiples of 8 up to 256");
     return std::make_shared<KVMemory>(
-        KVMemory::Shape{half ? KVType::F16 : KVType::F32, layers, block_size, kv_heads, head_size, num_blocks});
+        KVMemory::Shape{type, layers, block_size, kv_heads, head_size, num_blocks});
 }
 
 nb::tuple read_block(const KVMemory &kv, int32_t layer, int32_t block) {
@@ -177,7 +180,7 @@ void bind_runtime(nb::module_ &module) {
             return checksum(data.data(), data.shape(0));
         },
         nb::arg("data").noconvert());
-    module.def("kv_memory", &kv_memory, "half, (layers, block_size, kv_heads, head_size, num_blocks)");
+    module.def("kv_memory", &kv_memory, "dtype, (layers, block_size, kv_heads, head_size, num_blocks)");
     bind_sampling(module, runtime);
 }
 

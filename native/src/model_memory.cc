@@ -39,6 +39,39 @@ uint16_t float_to_half(float value) {
     return static_cast<uint16_t>(sign | ((exponent + 14) << 10) | (mantissa & 0x3ff));
 }
 
+float bfloat_to_float(uint16_t bits) {
+    const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+    float value;
+    std::memcpy(&value, &wide, 4);
+    return value;
+}
+
+// Scale (bfloat16) and code of a group of equal values, as `kv_write` makes them.
+uint16_t code_scale(float value) {
+    const float top = std::fabs(value), scale = top / 127.0f;
+    if (!std::isfinite(value)) return 0x7fc0;
+    uint32_t bits;
+    std::memcpy(&bits, &scale, 4);
+    return top < 0x1p-100f ? 0 : static_cast<uint16_t>((bits + 0xffffu) >> 16);
+}
+
+int8_t code_of(float value, uint16_t scale) {
+    if (scale == 0 || !std::isfinite(value)) return 0;
+    return static_cast<int8_t>(std::nearbyint(value * (1.0f / bfloat_to_float(scale))));
+}
+
+// Undoes the rotation of I8 keys on every run of `run` values.
+void rotate_back(float *x, size_t count, size_t run) {
+    for (size_t step = 1; step < run; step *= 2)
+        for (size_t i = 0; i < count; i++) {
+            if (i & step) continue;
+            const float a = x[i], b = x[i + step];
+            x[i] = a + b;
+            x[i + step] = a - b;
+        }
+    for (size_t i = 0; i < count; i++) x[i] *= 1.0f / static_cast<float>(run);
+}
+
 }  // namespace
 
 size_t checked_product(std::initializer_list<size_t> factors) {
@@ -99,10 +132,10 @@ bool is_float_layout(Layout layout) { return static_cast<int32_t>(layout) <= sta
 KVMemory::KVMemory(const Shape &shape) : shape_(shape) {
     if (shape.layers < 1 || shape.block_size < 1 || shape.kv_heads < 1 || shape.head_size < 1 || shape.num_blocks < 1)
         throw std::invalid_argument("every size of a KV pool must be at least 1");
-    unit_tokens_ = shape.block_size % 16 == 0 ? 16 : shape.block_size;
-    element_ = shape.type == KVType::F16 ? 2 : 4;
     const auto size = [](int32_t n) { return static_cast<size_t>(n); };
-    block_bytes_ = checked_product({2, size(shape.kv_heads), size(shape.head_size), size(shape.block_size), element_});
+    checked_product({16, size(shape.head_size), size(shape.block_size)});       // more than any unit takes
+    unit_ = kv_unit(shape.type, shape.block_size, shape.head_size);
+    block_bytes_ = checked_product({size(shape.kv_heads), size(unit_.per_block), unit_.bytes});
     layer_bytes_ = round_up(checked_product({block_bytes_, size(shape.num_blocks)}), kAlign);
     region_ = std::make_unique<Region>(checked_product({layer_bytes_, size(shape.layers)}));
 }
@@ -129,38 +162,69 @@ void KVMemory::copy(int32_t source, int32_t target) {
 void KVMemory::fill(int32_t block, float value) {
     check_block(block);
     const uint16_t half = float_to_half(value);
+    const size_t count = 2 * static_cast<size_t>(unit_.tokens) * static_cast<size_t>(shape_.head_size);
+    if (shape_.type == KVType::I8) return fill_codes(block, value);
     for (int32_t l = 0; l < shape_.layers; l++) {
-        uint8_t *data = layer(l).data + block_bytes_ * block;
-        for (size_t i = 0; i < block_bytes_ / element_; i++) {
-            if (shape_.type == KVType::F16) std::memcpy(data + 2 * i, &half, 2);
-            else std::memcpy(data + 4 * i, &value, 4);
+        uint8_t *unit = layer(l).data + block_bytes_ * block;
+        for (int32_t u = 0; u < shape_.kv_heads * unit_.per_block; u++, unit += unit_.bytes) {
+            for (size_t i = 0; i < count; i++) {
+                if (shape_.type == KVType::F16) std::memcpy(unit + 2 * i, &half, 2);
+                else std::memcpy(unit + 4 * i, &value, 4);
+            }
         }
     }
+}
+
+// A run of equal keys is rotated to (run * value, 0, 0 ...).
+void KVMemory::fill_codes(int32_t block, float value) {
+    const size_t tokens = unit_.tokens, dims = shape_.head_size, run = unit_.rotation;
+    const float first = value * static_cast<float>(run);
+    const uint16_t scales[2] = {code_scale(first), code_scale(value)};
+    const int8_t key = code_of(first, scales[0]), code = code_of(value, scales[1]);
+    for (int32_t l = 0; l < shape_.layers; l++) {
+        uint8_t *unit = layer(l).data + block_bytes_ * block;
+        for (int32_t u = 0; u < shape_.kv_heads * unit_.per_block; u++, unit += unit_.bytes) {
+            for (size_t d = 0; d < dims; d++) std::memset(unit + d * tokens, d % run ? 0 : key, tokens);
+            std::memset(unit + unit_.values, code, tokens * dims);
+            for (size_t i = 0; i < tokens; i++) {
+                std::memcpy(unit + unit_.key_scales + 2 * i, &scales[0], 2);
+                std::memcpy(unit + unit_.value_scales + 2 * i, &scales[1], 2);
+            }
+        }
+    }
+}
+
+float KVMemory::value_at(const uint8_t *unit, size_t index, size_t scale_at) const {
+    if (shape_.type == KVType::F16) {
+        uint16_t half;
+        std::memcpy(&half, unit + 2 * index, 2);
+        return half_to_float(half);
+    }
+    if (shape_.type == KVType::F32) {
+        float value;
+        std::memcpy(&value, unit + 4 * index, 4);
+        return value;
+    }
+    uint16_t scale;
+    std::memcpy(&scale, unit + scale_at, 2);
+    return static_cast<float>(static_cast<int8_t>(unit[index])) * bfloat_to_float(scale);
 }
 
 void KVMemory::read(int32_t layer_index, int32_t block, float *keys, float *values) const {
     check_block(block);
     if (layer_index < 0 || layer_index >= shape_.layers) throw std::out_of_range("layer " + std::to_string(layer_index));
     const uint8_t *data = layer(layer_index).data + block_bytes_ * block;
-    const auto element = [&](size_t at) {
-        if (shape_.type == KVType::F16) {
-            uint16_t half;
-            std::memcpy(&half, data + 2 * at, 2);
-            return half_to_float(half);
-        }
-        float value;
-        std::memcpy(&value, data + 4 * at, 4);
-        return value;
-    };
-    const size_t tokens = unit_tokens_, dims = shape_.head_size, heads = shape_.kv_heads;
-    const size_t units = shape_.block_size / tokens;
+    const size_t tokens = unit_.tokens, dims = shape_.head_size, heads = shape_.kv_heads;
+    const size_t units = unit_.per_block;
     for (size_t p = 0; p < static_cast<size_t>(shape_.block_size); p++)
         for (size_t h = 0; h < heads; h++)
             for (size_t d = 0; d < dims; d++) {
-                const size_t unit = (h * units + p / tokens) * 2 * tokens * dims, i = p % tokens;
-                keys[(p * heads + h) * dims + d] = element(unit + d * tokens + i);
-                values[(p * heads + h) * dims + d] = element(unit + tokens * dims + i * dims + d);
+                const uint8_t *unit = data + (h * units + p / tokens) * unit_.bytes;
+                const size_t i = p % tokens, to = (p * heads + h) * dims + d;
+                keys[to] = value_at(unit, d * tokens + i, unit_.key_scales + 2 * i);
+                values[to] = value_at(unit, tokens * dims + i * dims + d, unit_.value_scales + 2 * i);
             }
+    if (unit_.rotation > 1) rotate_back(keys, static_cast<size_t>(shape_.block_size) * heads * dims, unit_.rotation);
 }
 
 }  // namespace headrace

@@ -78,15 +78,17 @@ class KVMemory {
 
     // Indices are checked: std::out_of_range.
     void copy(int32_t source, int32_t target);
-    void fill(int32_t block, float value);
+    void fill(int32_t block, float value);                  // as if every key and value were `value`
     // keys and values [block_size][kv_heads][head_size]
     void read(int32_t layer, int32_t block, float *keys, float *values) const;
 
   private:
     void check_block(int32_t block) const;
+    void fill_codes(int32_t block, float value);
+    float value_at(const uint8_t *unit, size_t index, size_t scale_at) const;   // a stored value; its scale's byte offset
     Shape shape_;
-    int32_t unit_tokens_;
-    size_t element_, block_bytes_, layer_bytes_;
+    KVUnit unit_;
+    size_t block_bytes_, layer_bytes_;
     std::unique_ptr<Region> region_;
 };
 

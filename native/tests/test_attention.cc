@@ -31,8 +31,8 @@ class World {
         std::vector<int32_t> free(blocks);
         for (int32_t i = 0; i < blocks; i++) free[i] = i;
         for (int32_t i = blocks - 1; i > 0; i--) std::swap(free[i], free[order.below(i + 1)]);
-        const size_t item = s.type == KVType::F16 ? 2 : 4;
-        pool.assign((size_t)blocks * s.block_size * s.kv_heads * s.head_size * 2 * item, 0xff);   // NaN in both types
+        const KVUnit unit = kv_unit(s.type, s.block_size, s.head_size);
+        pool.assign((size_t)blocks * s.kv_heads * unit.per_block * unit.bytes, 0xff);   // NaN in all types
         kv = {s.type, s.block_size, s.kv_heads, s.head_size, pool.data()};
         for (int32_t n : lengths) {
             std::vector<int32_t> table(width, -1000000);          // an id that would fault if used
@@ -129,18 +129,19 @@ class World {
             std::vector<double> p, sum(dims, 0.0);
             double top = -1e300, total = 0;
             for (int32_t t = first; t <= position; t++) {
-                const float *key = &keys[sequence][((size_t)t * s.kv_heads + h / group) * dims];
+                const std::vector<double> key = stored_key(&keys[sequence][((size_t)t * s.kv_heads + h / group) * dims]);
                 double x = 0;
-                for (int32_t d = 0; d < dims; d++) x += (double)q[d] * rounded(key[d]);
+                for (int32_t d = 0; d < dims; d++) x += (double)q[d] * key[d];
                 x *= scale();
                 if (s.softcap > 0) x = s.softcap * std::tanh(x / s.softcap);
                 p.push_back(x);
                 top = std::max(top, x);
             }
             for (double &x : p) total += x = std::exp(x - top);
-            for (int32_t t = first; t <= position; t++)
-                for (int32_t d = 0; d < dims; d++)
-                    sum[d] += p[t - first] * rounded(values[sequence][((size_t)t * s.kv_heads + h / group) * dims + d]);
+            for (int32_t t = first; t <= position; t++) {
+                const std::vector<double> v = stored(&values[sequence][((size_t)t * s.kv_heads + h / group) * dims]);
+                for (int32_t d = 0; d < dims; d++) sum[d] += p[t - first] * v[d];
+            }
             for (int32_t d = 0; d < dims; d++) worst = std::max(worst, std::fabs(sum[d] / total - out[h * dims + d]));
         }
         return worst;
@@ -151,6 +152,39 @@ class World {
     KVLayer kv;
 
   private:
+    std::vector<double> stored(const float *x) const {
+        std::vector<double> out(x, x + s.head_size);
+        if (s.type != KVType::I8) {
+            for (double &value : out) value = rounded((float)value);
+            return out;
+        }
+        float top = 0;
+        for (int32_t d = 0; d < s.head_size; d++) top = std::max(top, std::fabs(x[d]));
+        int exponent;
+        const double mantissa = std::frexp(top / 127.0f, &exponent), scale = std::ldexp(std::ceil(mantissa * 256), exponent - 8);
+        for (double &value : out) value = std::nearbyint((float)value * (1.0f / (float)scale)) * scale;
+        return out;
+    }
+
+    // I8: H^-1 of what is stored of H k.
+    std::vector<double> stored_key(const float *k) const {
+        if (s.type != KVType::I8) return stored(k);
+        const int32_t run = s.head_size & -s.head_size;
+        std::vector<float> x(k, k + s.head_size);
+        for (int32_t step = 1; step < run; step *= 2)
+            for (int32_t d = 0; d < s.head_size; d++)
+                if (!(d & step)) {
+                    const float a = x[d], b = x[d + step];
+                    x[d] = a + b, x[d + step] = a - b;
+                }
+        const std::vector<double> code = stored(x.data());
+        std::vector<double> out(s.head_size, 0.0);
+        for (int32_t d = 0; d < s.head_size; d++)
+            for (int32_t e = d / run * run; e < d / run * run + run; e++)
+                out[d] += (__builtin_popcount(d & e & (run - 1)) % 2 ? -code[e] : code[e]) / run;
+        return out;
+    }
+
     double rounded(float x) const {
         if (s.type == KVType::F32) return x;
         int exponent;
@@ -168,7 +202,7 @@ class World {
 const char *describe(const Setup &s) {
     static char text[160];
     std::snprintf(text, sizeof text, "%d/%d heads x %d, block %d, %s, window %d, cap %g", s.heads, s.kv_heads, s.head_size,
-                  s.block_size, s.type == KVType::F16 ? "f16" : "f32", s.window, s.softcap);
+                  s.block_size, s.type == KVType::F16 ? "f16" : s.type == KVType::F32 ? "f32" : "int8", s.window, s.softcap);
     return text;
 }
 
@@ -293,8 +327,16 @@ int main() {
     check_setup({16, 1, 16, 4, KVType::F16, 0, 0}, mixed, 8);
     check_setup({40, 2, 8, 1, KVType::F32, 1, 0}, {{100, 5}, {0, 3}}, 9);
     check_setup({2, 1, 72, 256, KVType::F16, 700, 0}, {{2100, 1}, {1999, 4}}, 10);
+    check_setup({9, 3, 64, 16, KVType::I8, 0, 0}, mixed, 11);
+    check_setup({12, 2, 128, 32, KVType::I8, 0, 0}, {{700, 9}, {1023, 2}}, 12);
+    check_setup({8, 4, 256, 16, KVType::I8, 200, 50.0f}, mixed, 13);
+    check_setup({5, 1, 40, 8, KVType::I8, 33, 0}, {{1535, 2}, {511, 3}, {1030, 30}}, 14);
+    check_setup({2, 1, 96, 1, KVType::I8, 0, 20.0f}, {{300, 5}, {0, 70}}, 15);
     check_block_sizes({6, 2, 64, 16, KVType::F16, 0, 0}, {{600, 1}, {0, 50}, {200, 7}});
     check_block_sizes({6, 2, 40, 16, KVType::F32, 100, 30.0f}, {{600, 1}, {0, 50}, {200, 7}});
+    check_block_sizes({6, 2, 72, 16, KVType::I8, 100, 0}, {{600, 1}, {0, 50}, {200, 7}});
+    check_future_is_unseen({9, 3, 64, 16, KVType::I8, 0, 0});
+    check_future_is_unseen({4, 4, 40, 4, KVType::I8, 50, 30.0f});
     check_future_is_unseen({9, 3, 64, 16, KVType::F16, 0, 0});
     check_future_is_unseen({4, 4, 40, 4, KVType::F32, 50, 0});
     return report("attention");

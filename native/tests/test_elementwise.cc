@@ -146,12 +146,13 @@ void check_kv_write() {
     for (int32_t t = 0; t < tokens; t++) positions.push_back(5 + t), row_of.push_back(0);
     const int32_t starts[2] = {0, tokens}, lens[1] = {5 + tokens};
     for (const int32_t block : {1, 4, 16, 24, 32})
-        for (const KVType type : {KVType::F16, KVType::F32}) {
+        for (const KVType type : {KVType::F16, KVType::F32, KVType::I8}) {
             std::vector<int32_t> table;
             for (int32_t b = 0; b * block < lens[0]; b++) table.push_back(30 - b);
             const Batch batch = {1, tokens, ids.data(), positions.data(), row_of.data(), starts, lens, table.data(),
                                  (int32_t)table.size()};
-            const size_t bytes = (size_t)31 * block * kv_heads * dims * 2 * (type == KVType::F16 ? 2 : 4);
+            const KVUnit layout = kv_unit(type, block, dims);
+            const size_t bytes = (size_t)31 * kv_heads * layout.per_block * layout.bytes;
             on_all("kv_write", bytes / 4, [&](const Kernels &kernels, float *pool) {
                 const KVLayer kv = {type, block, kv_heads, dims, (uint8_t *)pool};
                 const size_t ld = (size_t)kv_heads * dims;

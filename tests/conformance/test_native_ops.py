@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace import _native
-from headrace.compute.ops.api import AttentionParams, StepLimits
+from headrace.compute.ops.api import KV_BITS, AttentionParams, StepLimits
 from headrace.compute.ops.backends.native.backend import NativeBackend, NativeOptions
 from headrace.compute.ops.backends.reference import ReferenceBackend
 from tests.kit.steps import SCHEMES, Rows, float_weight, geometry, group_size, random_weight, run_ops
@@ -175,7 +175,7 @@ def test_attention_at_block_edges(natives, head_size, block_size):
     params = AttentionParams(heads=6, kv_heads=2, head_size=head_size, scale=head_size**-0.5)
     edge = block_size if block_size > 4 else 3 * block_size
     for length in {max(1, edge - 1), edge, edge + 1}:
-        for dtype in ("f16", "f32"):
+        for dtype in KV_BITS:
             check_attention(natives, attention_case(head_size, block_size, length, dtype, params))
 
 

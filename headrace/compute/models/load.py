@@ -30,7 +30,7 @@ class LoadedModel:
     rope: RopeBank
 
     def geometry(self, block_size: int, dtype: str) -> KVGeometry:
-        """The shape of the model's KV for blocks of `block_size` tokens of `f16` or `f32`."""
+        """The shape of the model's KV for blocks of `block_size` tokens in a number format of `KV_BITS`."""
         attention = self.spec.layers[0].attention
         return KVGeometry(
             layers=len(self.spec.layers),

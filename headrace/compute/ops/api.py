@@ -22,6 +22,11 @@ Handle = Any
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 
+KV_BITS = {"f16": 16, "f32": 32, "int8": 8}
+"""Number formats of keys and values, and bits of one (int8: without its scales)."""
+UNIT = 16
+"""Tokens that KV memory keeps together in blocks of a multiple of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
@@ -66,19 +71,20 @@ class KVGeometry:
     head_size: int
     block_size: int
     dtype: str
-    """`f16` or `f32`."""
+    """A key of `KV_BITS`."""
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block over all layers, keys and values."""
-        return (
-            self.layers
-            * 2
-            * self.kv_heads
-            * self.head_size
-            * self.block_size
-            * (2 if self.dtype == "f16" else 4)
-        )
+        """Bytes of one block over all layers: keys, values, their scales and padding.
+
+        The layout is written in native/include/headrace/kernels.h (`KVLayer`).
+        """
+        tokens = UNIT if self.block_size % UNIT == 0 else self.block_size
+        unit = 2 * tokens * self.head_size * KV_BITS[self.dtype] // 8
+        if self.dtype == "int8":
+            unit += 4 * tokens
+            unit = -(-unit // 64) * 64 if tokens == UNIT else unit
+        return self.layers * self.kv_heads * (self.block_size // tokens) * unit
 
 
 class KVPool(Protocol):

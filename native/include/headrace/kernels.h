@@ -71,17 +71,47 @@ struct Batch {
     const int32_t *tables; int32_t table_width;   // [R][table_width] block ids
 };
 
-enum class KVType : int32_t { F16 = 0, F32 = 1 };
+enum class KVType : int32_t { F16 = 0, F32 = 1, I8 = 2 };
 
-// KV memory of one layer. A block of `block_size` tokens holds, per KV head, units of 16 tokens:
-// K dim-major [head_size][16], then V token-major [16][head_size]. A block smaller than 16 (or not a multiple) holds one
-// unit of its own size P: K [head_size][P], V [P][head_size]. Address of (block, head, unit) =
+// KV memory of one layer. A block of `block_size` tokens holds, per KV head, units of 16 tokens; a block that is not a
+// multiple of 16 holds one unit of its own size. A unit of P tokens:
+//   K dim-major [head_size][P], then V token-major [P][head_size]
+//   I8 only: scales of K [P], then scales of V [P], both bfloat16; a value is code * scale
+// Units of 16 are padded to a multiple of 64 bytes (F16 and F32 are already), so no row of V straddles more cache lines
+// than it must; other units are not padded. Address of (block, head, unit) =
 // data + ((block * kv_heads + head) * units + unit) * unit_bytes.
+//
+// I8: one scale per token and KV head for K and one for V. K is rotated first: H k on runs of `rotation` dims, H the
+// Hadamard matrix with entries +-1 (kernels/attention_load.h). Codes are in [-127, 127]: scale = max |x| / 127 rounded
+// up to bfloat16 (it has the range of a float, and a step needs no more precision), code = rint(x * (1 / scale)). A head
+// with a NaN or an infinity has scale NaN and codes 0; one whose maximum is below 2^-100 is zero.
 struct KVLayer {
     KVType type;
     int32_t block_size, kv_heads, head_size;
     uint8_t *data;
 };
+
+// Where the parts of a unit lie, in bytes from its start.
+struct KVUnit {
+    int32_t tokens, per_block, value_bytes, rotation;       // rotation: dims that K is rotated over, 1 = not
+    size_t values, key_scales, value_scales, bytes;         // without scales, key_scales = value_scales = bytes
+};
+
+// Internal linkage: sources built for several instruction sets must not share a copy.
+static inline KVUnit kv_unit(KVType type, int32_t block_size, int32_t head_size) {
+    KVUnit u = {};
+    u.tokens = block_size % 16 == 0 ? 16 : block_size;
+    u.per_block = block_size / u.tokens;
+    u.value_bytes = type == KVType::F32 ? 4 : type == KVType::F16 ? 2 : 1;
+    u.rotation = type == KVType::I8 ? head_size & -head_size : 1;
+    u.values = (size_t)u.tokens * (size_t)head_size * (size_t)u.value_bytes;
+    u.key_scales = u.value_scales = u.bytes = 2 * u.values;
+    if (type != KVType::I8) return u;
+    u.value_scales = u.key_scales + 2 * (size_t)u.tokens;
+    u.bytes = u.value_scales + 2 * (size_t)u.tokens;
+    if (u.tokens == 16) u.bytes = (u.bytes + 63) / 64 * 64;
+    return u;
+}
 
 struct AttentionArgs {
     const Batch *batch;

@@ -39,36 +39,56 @@ struct Chunk {
     const uint8_t *keys[4], *ahead[4];
     int32_t num_runs;
     Run runs[kChunk];
+    float key_scales[kChunk], value_scales[kChunk];     // of codes, for tokens in use
 };
 
 // Keys and values of one KV head of one batch row.
 struct Sequence {
     const KVLayer *kv;
     const int32_t *table;
-    int32_t kv_head, key_len, value_bytes;
+    int32_t kv_head, key_len;
+    KVUnit unit;
     uint8_t *gathered;                          // room for 4 units of K
 
-    bool whole_units() const { return kv->block_size % kUnit == 0; }
+    bool whole_units() const { return unit.tokens == kUnit; }
 
     // K of the block or unit that holds `position`; V lies behind it.
     const uint8_t *unit_of(int32_t position) const {
-        const int32_t per_unit = whole_units() ? kUnit : kv->block_size;
-        const int32_t units = kv->block_size / per_unit;
-        const size_t bytes = (size_t)2 * per_unit * kv->head_size * value_bytes;
-        const size_t block = (size_t)table[position / kv->block_size], unit = position % kv->block_size / per_unit;
-        return kv->data + ((block * kv->kv_heads + kv_head) * units + unit) * bytes;
+        const size_t block = (size_t)table[position / kv->block_size];
+        const size_t inside = position % kv->block_size / unit.tokens;
+        return kv->data + ((block * kv->kv_heads + kv_head) * unit.per_block + inside) * unit.bytes;
     }
 };
 
 // Copies K of tokens [begin, end) of a chunk into units [dims][16]; the rest of the units is zero.
 void gather_keys(const Sequence &seq, int32_t start, int32_t begin, int32_t end) {
-    const int32_t dims = seq.kv->head_size, size = seq.value_bytes, block = seq.kv->block_size;
+    const int32_t dims = seq.kv->head_size, size = seq.unit.value_bytes, block = seq.kv->block_size;
     const size_t unit_bytes = (size_t)dims * kUnit * size;
     std::memset(seq.gathered + begin / kUnit * unit_bytes, 0, ((end - 1) / kUnit + 1 - begin / kUnit) * unit_bytes);
     for (int32_t t = begin; t < end; t++) {
         const uint8_t *from = seq.unit_of(start + t) + (size_t)((start + t) % block) * size;
         uint8_t *to = seq.gathered + t / kUnit * unit_bytes + (size_t)(t % kUnit) * size;
         for (int32_t d = 0; d < dims; d++) std::memcpy(to + (size_t)d * kUnit * size, from + (size_t)d * block * size, size);
+    }
+}
+
+// Scales of tokens [begin, end) of an opened chunk.
+void open_scales(const Sequence &seq, int32_t start, int32_t begin, int32_t end, Chunk *c) {
+    const KVUnit &u = seq.unit;
+    if (seq.whole_units()) {
+        for (int32_t t = c->unit_begin * kUnit; t < c->unit_end * kUnit; t += 8) {
+            const uint8_t *unit = c->keys[t / kUnit] + 2 * (t % kUnit);
+            store(c->key_scales + t, load_bfloat(unit + u.key_scales));
+            store(c->value_scales + t, load_bfloat(unit + u.value_scales));
+        }
+        return;
+    }
+    const auto scale = [](const uint8_t *p) { uint16_t b; std::memcpy(&b, p, 2); return bfloat_to_float(b); };
+    for (int32_t t = begin; t < end; t++) {
+        const uint8_t *unit = seq.unit_of(start + t);
+        const size_t at = (size_t)((start + t) % u.tokens) * 2;
+        c->key_scales[t] = scale(unit + u.key_scales + at);
+        c->value_scales[t] = scale(unit + u.value_scales + at);
     }
 }
 
@@ -84,7 +104,7 @@ void open_chunk(const Sequence &seq, int32_t start, int32_t begin, int32_t end, 
             const int32_t position = start + u * kUnit, next = position + kChunk;
             c->keys[u] = seq.unit_of(position);
             c->ahead[u] = next < seq.key_len ? seq.unit_of(next) : c->keys[u];
-            const size_t values = (size_t)dims * kUnit * seq.value_bytes;
+            const size_t values = seq.unit.values;
             *run++ = {c->keys[u] + values, c->ahead[u] + values, u * kUnit, (u + 1) * kUnit};
         }
         c->num_runs = c->unit_end - c->unit_begin;
@@ -92,12 +112,11 @@ void open_chunk(const Sequence &seq, int32_t start, int32_t begin, int32_t end, 
     }
     gather_keys(seq, start, begin, end);
     for (int32_t u = c->unit_begin; u < c->unit_end; u++)
-        c->keys[u] = c->ahead[u] = seq.gathered + (size_t)u * dims * kUnit * seq.value_bytes;
+        c->keys[u] = c->ahead[u] = seq.gathered + (size_t)u * dims * kUnit * seq.unit.value_bytes;
     const int32_t block = seq.kv->block_size;
     for (int32_t t = begin; t < end;) {
         const int32_t inside = (start + t) % block, stop = least(end, t + block - inside);
-        const uint8_t *values = seq.unit_of(start + t) + (size_t)dims * block * seq.value_bytes;
-        values += (size_t)inside * dims * seq.value_bytes;
+        const uint8_t *values = seq.unit_of(start + t) + seq.unit.values + (size_t)inside * dims * seq.unit.value_bytes;
         *run++ = {values, values, t, stop};
         t = stop;
     }
@@ -108,6 +127,13 @@ void open_chunk(const Sequence &seq, int32_t start, int32_t begin, int32_t end, 
 void stop_drawing(Chunk *c) {
     for (int32_t u = c->unit_begin; u < c->unit_end; u++) c->ahead[u] = c->keys[u];
     for (int32_t i = 0; i < c->num_runs; i++) c->runs[i].ahead = c->runs[i].v;
+}
+
+// A row's scores times the scales of K, or its weights (their sum is taken before) times those of V. Lanes of tokens
+// that the row does not see may hold anything: scores are masked next, weights not read.
+HR_INLINE void multiply_by(const float *scales, const Visible &seen, float *row) {
+    for (int32_t t = seen.word_begin * kLanes; t < seen.word_end * kLanes; t += kLanes)
+        store(row + t, load_as<Word>(row + t) * load_as<Word>(scales + t));
 }
 
 // One chunk for the R rows from `row` on.
@@ -123,8 +149,11 @@ template <class T, int R> void attend_tile(Strip &s, const Chunk &c, int32_t row
     for (int r = 0; r < R; r++) {
         seen.first[r] = greatest(s.first[row + r] - c.start, 0);
         seen.last[r] = least(s.last[row + r] + 1 - c.start, kChunk);
+        if (T::kScaled) multiply_by(c.key_scales, seen, scores + r * kChunk);
     }
     softmax_rows<R>(scores, seen, cap, s.maximum + row, s.weight + row, s.sums + row * s.dims, s.dims);
+    if (T::kScaled)
+        for (int r = 0; r < R; r++) multiply_by(c.value_scales, seen, scores + r * kChunk);
     // Tokens that all rows see go through the tile; those before and after, row by row. Both ends ascend with the row.
     const int32_t common_begin = seen.first[R - 1], common_end = greatest(seen.last[0], common_begin);
     if (R > 1)
@@ -162,6 +191,7 @@ template <class T> void attend_split(Strip &s, const Sequence &seq, int32_t spli
     Chunk chunk;
     for (int32_t start = begin / kChunk * kChunk; start < end; start += kChunk) {
         open_chunk(seq, start, greatest(begin - start, 0), least(end - start, kChunk), &chunk);
+        if (T::kScaled) open_scales(seq, start, greatest(begin - start, 0), least(end - start, kChunk), &chunk);
         for (int32_t t = 0; t < s.tiles; t++) {
             const int32_t row = s.tile_begin(t);
             attend_rows<T>(s, chunk, row, s.tile_begin(t + 1) - row, cap);
@@ -211,7 +241,7 @@ void close_split(const AttentionArgs &a, Strip &s, int32_t split, int32_t splits
 }
 
 // Visible keys and scaled queries of the item's rows.
-void load_strip(const AttentionArgs &a, const Item &item, const HeadRange &heads, Strip *s) {
+template <class T> void load_strip(const AttentionArgs &a, const Item &item, const HeadRange &heads, Strip *s) {
     const int32_t count = heads.end - heads.begin, dims = a.kv->head_size;
     s->rows = (item.token_end - item.token_begin) * count;
     s->tiles = (s->rows + kMaxTile - 1) / kMaxTile;
@@ -220,13 +250,20 @@ void load_strip(const AttentionArgs &a, const Item &item, const HeadRange &heads
         s->last[r] = a.batch->positions[item.token_begin + r / count];
         s->first[r] = first_key(s->last[r], a.window);
     }
-    const float factor = a.softcap != 0.0f ? a.scale / a.softcap : a.scale * kLog2E;
+    const int32_t rotation = kv_unit(a.kv->type, a.kv->block_size, dims).rotation;
+    const float factor = (a.softcap != 0.0f ? a.scale / a.softcap : a.scale * kLog2E) / (float)rotation;
     for (int32_t t = 0; t < s->tiles; t++) {
         const int32_t row = s->tile_begin(t), rows = s->tile_begin(t + 1) - row;
         float *q = s->q + row * dims;
         for (int32_t r = 0; r < rows; r++) {
             const float *from = a.q + (size_t)(item.token_begin + (row + r) / count) * a.ldq +
                                 (size_t)(heads.begin + (row + r) % count) * dims;
+            alignas(64) float rotated[kMaxHead];
+            if (T::kScaled) {
+                std::memcpy(rotated, from, (size_t)dims * sizeof(float));
+                rotate(rotated, dims, rotation);
+                from = rotated;
+            }
             for (int32_t d = 0; d < dims; d++) q[d * rows + r] = from[d] * factor;
         }
     }
@@ -246,10 +283,10 @@ void attend_item(const AttentionArgs &a, const Shape &shape, const Item &item, i
     const HeadRange heads = heads_of(shape, item.group);
     Strip s;
     s.sums = sums; s.total = total; s.q = q;
-    load_strip(a, item, heads, &s);
+    load_strip<T>(a, item, heads, &s);
     const Batch &b = *a.batch;
     const Sequence seq = {a.kv, b.tables + (size_t)item.row * b.table_width, heads.kv_head, s.last[s.rows - 1] + 1,
-                          T::kBytes, gathered};
+                          kv_unit(a.kv->type, a.kv->block_size, a.kv->head_size), gathered};
     const int32_t splits = slot >= 0 ? max_splits(a) : 0;
     for (int32_t i = begin; i < end; i++) {
         attend_split<T>(s, seq, item.split_begin + i, a.softcap * kLog2E);
@@ -308,7 +345,8 @@ void attention_partial(const AttentionArgs *args, int32_t thread, int32_t thread
     Cut cuts[kMaxThreads + 1];
     make_cuts(*args, shape, cuts);
     if (args->kv->type == KVType::F16) attend_share<Half>(*args, shape, cuts[thread], cuts[thread + 1]);
-    else attend_share<Single>(*args, shape, cuts[thread], cuts[thread + 1]);
+    else if (args->kv->type == KVType::F32) attend_share<Single>(*args, shape, cuts[thread], cuts[thread + 1]);
+    else attend_share<Byte>(*args, shape, cuts[thread], cuts[thread + 1]);
 }
 
 void attention_merge(const AttentionArgs *args, int32_t thread, int32_t threads) {

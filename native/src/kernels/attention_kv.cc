@@ -1,25 +1,31 @@
-// New keys and values into KV memory: K dim-major (scattered), V token-major; halves round to nearest even.
+// New keys and values into KV memory: K dim-major (scattered), V token-major; halves and codes round to nearest even.
 #include "kernels/decl.h"
+#include "kernels/attention_load.h"
+#include "kernels/attention_plan.h"
 #include "kernels/elementwise_math.h"
 
 namespace headrace {
 namespace HR_ISA {
 namespace {
 
-// One token's place in one KV head: K values lie `stride` apart.
+constexpr int32_t kNotFinite = 0x7f800000;   // bits of +infinity
+constexpr int32_t kTiny = 0x0d800000;        // bits of 2^-100
+constexpr uint16_t kBfloatNaN = 0x7fc0;
+
+// One token's place in one KV head: K values lie `stride` bytes apart.
 struct Place {
-    uint8_t *keys, *values;
+    uint8_t *keys, *values, *key_scale, *value_scale;
     int32_t stride;
 };
 
-Place place_of(const Batch &b, const KVLayer &kv, int32_t token, int32_t head) {
-    const int32_t size = kv.type == KVType::F16 ? 2 : 4, position = b.positions[token];
-    const int32_t per_unit = kv.block_size % 16 == 0 ? 16 : kv.block_size, units = kv.block_size / per_unit;
+Place place_of(const Batch &b, const KVLayer &kv, const KVUnit &u, int32_t token, int32_t head) {
+    const int32_t position = b.positions[token];
     const size_t block = (size_t)b.tables[(size_t)b.row_of[token] * b.table_width + position / kv.block_size];
-    const int32_t unit = position % kv.block_size / per_unit, inside = position % per_unit;
-    const size_t half = (size_t)per_unit * kv.head_size * size;
-    uint8_t *base = kv.data + ((block * kv.kv_heads + head) * units + unit) * 2 * half;
-    return {base + (size_t)inside * size, base + half + (size_t)inside * kv.head_size * size, per_unit * size};
+    const int32_t unit = position % kv.block_size / u.tokens, inside = position % u.tokens;
+    uint8_t *base = kv.data + ((block * kv.kv_heads + head) * u.per_block + unit) * u.bytes;
+    return {base + (size_t)inside * u.value_bytes, base + u.values + (size_t)inside * kv.head_size * u.value_bytes,
+            base + u.key_scales + 2 * (size_t)inside, base + u.value_scales + 2 * (size_t)inside,
+            u.tokens * u.value_bytes};
 }
 
 void write_half(const Place &place, const float *k, const float *v, int32_t dims) {
@@ -36,18 +42,52 @@ void write_single(const Place &place, const float *k, const float *v, int32_t di
     std::memcpy(place.values, v, (size_t)dims * 4);
 }
 
+// Codes of `dims` values (a multiple of 8), `stride` bytes apart, and their scale. The maximum is taken over the bits of
+// |x| as integers, which puts NaN above infinity above all.
+void write_codes(const float *x, int32_t dims, uint8_t *codes, size_t stride, uint8_t *scale_at) {
+    I8 top8 = splat((int32_t)0);
+    for (int32_t d = 0; d < dims; d += 8) top8 = max(top8, as_int(abs(load(x + d))));
+    int32_t tops[8], top = 0;
+    store(tops, top8);
+    for (int32_t i = 0; i < 8; i++) top = greatest(top, tops[i]);
+    uint16_t scale = 0;
+    float factor = 0.0f;
+    if (top >= kTiny && top < kNotFinite) {
+        scale = (uint16_t)((float_bits(bits_float((uint32_t)top) / 127.0f) + 0xffffu) >> 16);
+        factor = 1.0f / bfloat_to_float(scale);
+    } else if (top >= kNotFinite) {
+        scale = kBfloatNaN;
+    }
+    std::memcpy(scale_at, &scale, 2);
+    for (int32_t d = 0; d < dims; d += 8) {
+        int32_t q[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        if (factor != 0.0f) store(q, to_int(load(x + d) * splat(factor)));
+        for (int32_t i = 0; i < 8; i++) codes[(size_t)(d + i) * stride] = (uint8_t)(int8_t)q[i];
+    }
+}
+
+void write_bytes(const Place &place, const float *k, const float *v, int32_t dims, int32_t rotation) {
+    alignas(64) float rotated[kMaxHead];
+    std::memcpy(rotated, k, (size_t)dims * sizeof(float));
+    rotate(rotated, dims, rotation);
+    write_codes(rotated, dims, place.keys, (size_t)place.stride, place.key_scale);
+    write_codes(v, dims, place.values, 1, place.value_scale);
+}
+
 }  // namespace
 
 void kv_write(const Batch *batch, const KVLayer *kv, const float *k, size_t ldk, const float *v, size_t ldv,
               int32_t thread, int32_t threads) {
     const int64_t items = (int64_t)batch->num_tokens * kv->kv_heads;
     const int32_t dims = kv->head_size;
+    const KVUnit unit = kv_unit(kv->type, kv->block_size, dims);
     for (int64_t i = items * thread / threads; i < items * (thread + 1) / threads; i++) {
         const int32_t token = (int32_t)(i / kv->kv_heads), head = (int32_t)(i % kv->kv_heads);
-        const Place place = place_of(*batch, *kv, token, head);
+        const Place place = place_of(*batch, *kv, unit, token, head);
         const float *key = k + token * ldk + (size_t)head * dims, *value = v + token * ldv + (size_t)head * dims;
         if (kv->type == KVType::F16) write_half(place, key, value, dims);
-        else write_single(place, key, value, dims);
+        else if (kv->type == KVType::F32) write_single(place, key, value, dims);
+        else write_bytes(place, key, value, dims, unit.rotation);
     }
 }
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from headrace import _native
 from headrace.base.errors import ShapeError
-from headrace.compute.ops.api import F32, KVGeometry
+from headrace.compute.ops.api import F32, KV_BITS, KVGeometry
 
 HEAD_STEP, MAX_HEAD_SIZE = 8, 256
 """What the attention kernels are written for; other head sizes would leave their buffers."""
@@ -41,8 +41,10 @@ class NativeKVPool:
     """Zeroed KV memory; see `KVPool`."""
 
     def __init__(self, geometry: KVGeometry, num_blocks: int) -> None:
-        if geometry.dtype not in {"f16", "f32"}:
-            raise ShapeError(f"KV dtype {geometry.dtype!r} is unknown to the native backend; use f16 or f32")
+        if geometry.dtype not in KV_BITS:
+            raise ShapeError(
+                f"KV dtype {geometry.dtype!r} is unknown to the native backend; use {', '.join(KV_BITS)}"
+            )
         shape = (geometry.layers, geometry.block_size, geometry.kv_heads, geometry.head_size, num_blocks)
         if min(shape) < 1:
             raise ShapeError(
@@ -54,7 +56,7 @@ class NativeKVPool:
                 f"multiples of {HEAD_STEP} up to {MAX_HEAD_SIZE}: use --backend reference"
             )
         try:
-            self.memory = _native.kv_memory(geometry.dtype == "f16", shape)
+            self.memory = _native.kv_memory(geometry.dtype, shape)
         except (MemoryError, ValueError) as error:
             raise ShapeError(
                 f"no memory for {num_blocks} KV blocks of {geometry.block_bytes} bytes; lower num_kv_blocks"

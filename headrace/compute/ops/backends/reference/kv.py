@@ -1,10 +1,14 @@
 """KV memory of the reference backend: keys and values [L, B, P, K, D]."""
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.compute.ops.api import F32, I32, KVGeometry
 
 _DTYPES = {"f16": np.float16, "f32": np.float32}
+_TINY = np.float32(2.0**-100)
 
 
 class ReferenceKV:
@@ -14,28 +18,38 @@ class ReferenceKV:
         self.geometry = geometry
         self.num_blocks = num_blocks
         shape = (geometry.layers, num_blocks, geometry.block_size, geometry.kv_heads, geometry.head_size)
-        self.keys = np.zeros(shape, _DTYPES[geometry.dtype])
-        self.values = np.zeros(shape, _DTYPES[geometry.dtype])
+        if geometry.dtype == "int8":
+            self._keys, self._values = _Codes(shape, rotation_run(geometry.head_size)), _Codes(shape, 1)
+        else:
+            dtype = _DTYPES[geometry.dtype]
+            self._keys, self._values = _Floats(shape, dtype), _Floats(shape, dtype)
 
     def copy(self, src: int, dst: int) -> None:
         """Copy block `src` to `dst` in all layers."""
-        self.keys[:, dst] = self.keys[:, src]
-        self.values[:, dst] = self.values[:, src]
+        for store in (self._keys, self._values):
+            for array in store.arrays:
+                array[:, dst] = array[:, src]
 
     def read(self, layer: int, block: int) -> tuple[F32, F32]:
         """Keys and values of a block, each [P, K, D] float32 copies."""
-        return self.keys[layer, block].astype(np.float32), self.values[layer, block].astype(np.float32)
+        return self._keys.get((layer, block)), self._values.get((layer, block))
 
     def fill(self, block: int, value: float) -> None:
         """Set a whole block in all layers."""
-        self.keys[:, block] = value
-        self.values[:, block] = value
+        shape = (
+            self.geometry.layers,
+            self.geometry.block_size,
+            self.geometry.kv_heads,
+            self.geometry.head_size,
+        )
+        values = np.full(shape, value, np.float32)
+        self._keys.put((slice(None), block), values)
+        self._values.put((slice(None), block), values)
 
     def write(self, layer: int, blocks: I32, offsets: I32, keys: F32, values: F32) -> None:
         """Store keys and values [N, K, D] at (block, offset) pairs [N]."""
-        with np.errstate(over="ignore"):
-            self.keys[layer, blocks, offsets] = keys
-            self.values[layer, blocks, offsets] = values
+        self._keys.put((layer, blocks, offsets), keys)
+        self._values.put((layer, blocks, offsets), values)
 
     def gather(self, layer: int, table: I32, begin: int, end: int) -> tuple[F32, F32]:
         """Keys and values [end - begin, K, D] float32 of positions [begin, end) of a sequence's blocks."""
@@ -43,6 +57,71 @@ class ReferenceKV:
         first, last = begin // size, (end - 1) // size + 1
         cut = slice(begin - first * size, end - first * size)
         shape = (-1, self.geometry.kv_heads, self.geometry.head_size)
-        keys = self.keys[layer, table[first:last]].reshape(shape)[cut].astype(np.float32)
-        values = self.values[layer, table[first:last]].reshape(shape)[cut].astype(np.float32)
+        keys = self._keys.get((layer, table[first:last])).reshape(shape)[cut]
+        values = self._values.get((layer, table[first:last])).reshape(shape)[cut]
         return keys, values
+
+
+def rotation_run(head_size: int) -> int:
+    """Dims that an int8 key is rotated over: the largest power of two that divides the head size."""
+    return head_size & -head_size
+
+
+def rotate(x: F32, run: int) -> F32:
+    """H x on runs of `run` last dims: H is the Hadamard matrix with entries +-1, so H H = run.
+
+    Sums are in the order of the native kernels (`rotate` of attention_load.h): the same bits.
+    """
+    for step in (1 << bit for bit in range(run.bit_length() - 1)):
+        pairs = x.reshape(*x.shape[:-1], -1, 2, step)
+        first, second = pairs[..., 0, :], pairs[..., 1, :]
+        x = np.stack([first + second, first - second], axis=-2).reshape(x.shape)
+    return x
+
+
+class _Floats:
+    """Values as they are, rounded to a float type."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: type) -> None:
+        self._array = np.zeros(shape, dtype)
+        self.arrays: list[NDArray[Any]] = [self._array]
+
+    def get(self, index: tuple) -> F32:
+        """Copies of the values at `index`, float32."""
+        return self._array[index].astype(np.float32)
+
+    def put(self, index: tuple, values: F32) -> None:
+        """Store float32 values at `index`."""
+        with np.errstate(over="ignore"):
+            self._array[index] = values
+
+
+class _Codes:
+    """Values as int8 codes times one scale per token and KV head, after a rotation over runs of `run` dims.
+
+    The rule is written in native/include/headrace/kernels.h (`KVLayer`); scales hold bfloat16 values.
+    """
+
+    def __init__(self, shape: tuple[int, ...], run: int) -> None:
+        self._run = run
+        self._codes = np.zeros(shape, np.int8)
+        self._scales = np.zeros((*shape[:-1], 1), np.float32)
+        self.arrays: list[NDArray[Any]] = [self._codes, self._scales]
+
+    def get(self, index: tuple) -> F32:
+        """The values at `index` as codes give them back, float32."""
+        stored = self._codes[index] * self._scales[index]
+        return rotate(stored, self._run) * np.float32(1 / self._run)
+
+    def put(self, index: tuple, values: F32) -> None:
+        """Store float32 values at `index`."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            rotated = rotate(values, self._run)
+        top = np.abs(rotated).max(axis=-1, keepdims=True)
+        finite, used = np.isfinite(top), top >= _TINY
+        up = (top / np.float32(127)).view(np.uint32) + np.uint32(0xFFFF)
+        scales = np.where(finite & used, (up & np.uint32(0xFFFF0000)).view(np.float32), np.float32(0))
+        factors = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales > 0)
+        codes = np.rint(np.where(scales > 0, rotated, np.float32(0)) * factors)
+        self._codes[index] = codes.astype(np.int8)
+        self._scales[index] = np.where(finite, scales, np.float32(np.nan))
