@@ -30,6 +30,7 @@ class Engine:
         self.vocab = self.opened.checkpoint.spec.vocab_size
         self.step_tokens = self.opened.resolved.max_num_batched_tokens
         self._numbers = count()
+        self.prefill_s(min(self.step_tokens, self.opened.resolved.max_model_len - 1), seed=0)  # warms up
 
     def prompt(self, seed: int, tokens: int) -> tuple[int, ...]:
         """Random token ids; the same seed gives the same prompt."""

@@ -9,6 +9,7 @@ mpl.use("svg")
 import matplotlib.pyplot as plt
 
 COLORS = {"headrace": "#1f6f8b", "llama.cpp": "#d98e32"}
+TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 STYLE = {"svg.hashsalt": "headrace", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 """A fixed salt: the same figures give the same file."""
 
@@ -52,8 +53,10 @@ def _ratios(labelled: list[tuple[str, Any]], path: Path) -> Path:
     axes.set_yticks(range(len(labelled)), [label for label, _ in labelled])
     axes.invert_yaxis()
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("{x:g}")
+    low, high = min(r.low for _, r in labelled), max(r.high for _, r in labelled)
+    ticks = [t for t in TICKS if low / 2 < t < high * 2]
+    axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    axes.set_xticks([], minor=True)
     axes.set_xlabel("ratio to the best peer: median and range of the pairs (more than 1: Headrace is better)")
     return _save(figure, path)
 
