@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from headrace.base.config import EngineConfig
 from headrace.base.errors import HeadraceError
 from headrace.base.request import SamplingParams
-from headrace.engine.build import OpenedModel, Phases, build_core, open_model
+from headrace.engine.build import OpenedModel, Phases, TextLoading, open_and_build, open_model
 from headrace.engine.client import CoreClient, LocalClient
 from headrace.engine.frontend import Frontend, Sink, wait_until_idle
 from headrace.engine.intake import Ask, Prepared, Prompt
@@ -66,13 +67,12 @@ class AsyncLLM:
     @classmethod
     def _start(cls, config: EngineConfig) -> "AsyncLLM":
         phases = Phases()
-        opened = open_model(config, phases)
         client: CoreClient
         if config.serve.in_process:
-            client = LocalClient(build_core(opened, phases), phases.seconds)
+            opened, core = open_and_build(config, phases)
+            client = LocalClient(core, phases.seconds)
         else:
-            with phases.phase("engine process"):
-                client = RemoteClient(opened.resolved.pinned())
+            opened, client = _open_and_launch(config, phases)
         with phases.phase("chat template"):
             opened.text.chat_template.prepare()
         return cls(opened, client, phases.seconds)
@@ -179,3 +179,18 @@ class AsyncLLM:
         self.frontend.abort_all()
         await asyncio.to_thread(wait_until_idle, self.frontend, ABORT_S)
         await asyncio.to_thread(self.frontend.close)
+
+
+def _open_and_launch(config: EngineConfig, phases: Phases) -> tuple[OpenedModel, RemoteClient]:
+    """The engine process imports while headers are read here, and loads while the tokenizer is made."""
+    client = RemoteClient()
+    try:
+        opened = open_model(config, phases, with_text=False)
+        text = TextLoading(config, opened.checkpoint)
+        with phases.phase("engine process"):
+            client.load(opened.resolved.pinned())
+        with phases.phase("tokenizer"):
+            return replace(opened, text=text.result()), client
+    except BaseException:
+        client.close()
+        raise

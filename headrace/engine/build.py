@@ -1,14 +1,14 @@
 """Puts the parts together, and times each phase so that a slow start explains itself.
 
 `open_model` reads headers and the tokenizer and resolves the settings (cheap; every process that talks to an
-engine
-does it); `build_core` loads the weights and makes the loop's core (the process that computes).
+engine does it); `build_core` loads the weights and makes the loop's core (the process that computes).
 """
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Thread
 
 from headrace.base.clock import now_s
 from headrace.base.config import DeviceConfig, EngineConfig, ScheduleConfig
@@ -89,6 +89,50 @@ def open_model(config: EngineConfig, phases: Phases | None = None, *, with_text:
         resolved=resolved,
         defaults=sampling_defaults(config, checkpoint),
     )
+
+
+class TextLoading:
+    """The text side of a model, made in a thread while others load its weights."""
+
+    def __init__(self, config: EngineConfig, checkpoint: Checkpoint) -> None:
+        self._made: Text | None = None
+        self._error: Exception | None = None
+        self._thread = Thread(target=self._make, args=(config, checkpoint), name="headrace-text")
+        self._thread.start()
+
+    def result(self) -> Text:
+        """Wait for it.
+
+        Raises:
+            CheckpointError: the tokenizer is broken.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._made or NO_TEXT
+
+    def _make(self, config: EngineConfig, checkpoint: Checkpoint) -> None:
+        try:
+            self._made = load_text(checkpoint.tokenizer_source, checkpoint.generation, config.model.tokenizer)
+        except Exception as error:  # noqa: BLE001 - raised in the thread that asks for the result
+            self._error = error
+
+
+def open_and_build(config: EngineConfig, phases: Phases) -> tuple[OpenedModel, EngineCore]:
+    """`open_model` and `build_core` together; the tokenizer is made while the weights load.
+
+    Raises:
+        HeadraceError: see both.
+    """
+    opened = open_model(config, phases, with_text=False)
+    text = TextLoading(config, opened.checkpoint)
+    core = build_core(opened, phases)
+    try:
+        with phases.phase("tokenizer"):
+            return replace(opened, text=text.result()), core
+    except Exception:
+        core.close()
+        raise
 
 
 def model_facts(config: EngineConfig, checkpoint: Checkpoint) -> ModelFacts:

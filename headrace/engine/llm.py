@@ -10,7 +10,7 @@ from weakref import finalize
 from headrace.base.config import EngineConfig
 from headrace.base.errors import ConfigError, RequestError
 from headrace.base.request import SamplingParams
-from headrace.engine.build import OpenedModel, Phases, build_core, open_model
+from headrace.engine.build import OpenedModel, Phases, open_and_build
 from headrace.engine.client import CoreClient, LocalClient
 from headrace.engine.frontend import Frontend
 from headrace.engine.intake import Ask, Prompt
@@ -43,8 +43,8 @@ class LLM:
         config = with_overrides(config, overrides)
         if isinstance(model, str):
             config = replace(config, model=replace(config.model, model=model))
-        opened = open_model(config, phases)
-        self._attach(opened, LocalClient(build_core(opened, phases), phases.seconds))
+        opened, core = open_and_build(config, phases)
+        self._attach(opened, LocalClient(core, phases.seconds))
 
     @classmethod
     def over(cls, opened: OpenedModel, client: CoreClient) -> Self:

@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
+from contextlib import suppress
 from threading import Event as Flag
 from threading import Lock, Thread
 
@@ -28,14 +29,14 @@ class RemoteClient:
     """The engine in a child process.
 
     Args:
-        config: concrete settings (`Resolved.pinned`).
+        config: concrete settings (`Resolved.pinned`); None: the process starts, and waits for `load`.
         kill_stalled_s: a process that makes no step for this long, although it has work, is killed and
             started again.
     """
 
-    def __init__(self, config: EngineConfig, kill_stalled_s: float = 300.0) -> None:
+    def __init__(self, config: EngineConfig | None = None, kill_stalled_s: float = 300.0) -> None:
         self.phases: dict[str, float] = {}
-        self._config = config
+        self._config: EngineConfig
         self._lock = Lock()
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -47,7 +48,18 @@ class RemoteClient:
         self._watch = Watch(self.beat, kill_stalled_s)
         self._ended = Flag()
         self._on_event: OnEvent
-        self._launch()
+        self._spawn()
+        if config is not None:
+            self.load(config)
+
+    def load(self, config: EngineConfig) -> None:
+        """Name the model and wait until it is loaded; once.
+
+        Raises:
+            HeadraceError: it could not be loaded.
+        """
+        self._config = config
+        self._name_model()
         self._await_ready()
 
     @property
@@ -90,7 +102,7 @@ class RemoteClient:
             process.wait()
         channel.close()
 
-    def _launch(self) -> None:
+    def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -101,7 +113,12 @@ class RemoteClient:
                 process_group=0,  # an interrupt from the terminal is the parent's to handle
             )
         self._channel = Channel(ours)
-        self._channel.send(Start(config=self._config))
+
+    def _name_model(self) -> None:
+        """Tell the process what to load; of one that has ended already, `_await_ready` says so."""
+        if self._channel is not None:
+            with suppress(EngineDeadError):
+                self._channel.send(Start(config=self._config))
 
     def _await_ready(self) -> Ready:
         """Wait until the model is loaded.
@@ -172,7 +189,8 @@ class RemoteClient:
         with self._lock:
             if self._is_closing:
                 return False
-            self._launch()
+            self._spawn()
+            self._name_model()
             return True
 
     def _reap(self) -> int | None:
