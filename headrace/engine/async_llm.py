@@ -14,6 +14,7 @@ from headrace.engine.frontend import Frontend, Sink, wait_until_idle
 from headrace.engine.intake import Ask, Prepared, Prompt
 from headrace.engine.outputs import EngineHealth, EngineStats, RequestOutput
 from headrace.engine.process.remote import RemoteClient
+from headrace.engine.process.spawn import Spawned
 from headrace.engine.resolve import Resolved
 from headrace.host.text.chat import ChatTemplate
 from headrace.host.text.tokenizer import Tokenizer
@@ -56,23 +57,25 @@ class AsyncLLM:
         self.frontend = Frontend(opened, client)
 
     @classmethod
-    async def start(cls, config: EngineConfig) -> "AsyncLLM":
+    async def start(cls, config: EngineConfig, spawned: Spawned | None = None) -> "AsyncLLM":
         """Load the model; spawns the engine process unless `config.serve.in_process`.
+
+        `spawned` is an engine process that was started already.
 
         Raises:
             HeadraceError: the model cannot be used, or the settings are impossible.
         """
-        return await asyncio.to_thread(cls._start, config)
+        return await asyncio.to_thread(cls._start, config, spawned)
 
     @classmethod
-    def _start(cls, config: EngineConfig) -> "AsyncLLM":
+    def _start(cls, config: EngineConfig, spawned: Spawned | None) -> "AsyncLLM":
         phases = Phases()
         client: CoreClient
         if config.serve.in_process:
             opened, core = open_and_build(config, phases)
             client = LocalClient(core, phases.seconds)
         else:
-            opened, client = _open_and_launch(config, phases)
+            opened, client = _open_and_launch(config, spawned, phases)
         with phases.phase("chat template"):
             opened.text.chat_template.prepare()
         return cls(opened, client, phases.seconds)
@@ -181,9 +184,11 @@ class AsyncLLM:
         await asyncio.to_thread(self.frontend.close)
 
 
-def _open_and_launch(config: EngineConfig, phases: Phases) -> tuple[OpenedModel, RemoteClient]:
+def _open_and_launch(
+    config: EngineConfig, spawned: Spawned | None, phases: Phases
+) -> tuple[OpenedModel, RemoteClient]:
     """The engine process imports while headers are read here, and loads while the tokenizer is made."""
-    client = RemoteClient()
+    client = RemoteClient(spawned=spawned)
     try:
         opened = open_model(config, phases, with_text=False)
         text = TextLoading(config, opened.checkpoint)

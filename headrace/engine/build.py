@@ -21,9 +21,9 @@ from headrace.compute.ops.bind import choose, choose_backend
 from headrace.compute.runner.runner import Runner, RunnerParts
 from headrace.compute.runner.state import DeviceState
 from headrace.compute.runner.work import Work
-from headrace.compute.weights.catalogue import locate
+from headrace.compute.weights.catalogue import locate, packed_dir
 from headrace.compute.weights.checkpoint import Checkpoint, open_checkpoint
-from headrace.compute.weights.packed.cache import PackedCache, packed_dir
+from headrace.compute.weights.packed.cache import PackedCache
 from headrace.engine.core import CoreSizes, EngineCore
 from headrace.engine.resolve import DeviceFacts, ModelFacts, Resolved, resolve
 from headrace.engine.text import NO_TEXT, Text, load_text

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headrace.base.config import EngineConfig, ServeConfig
 from headrace.base.errors import ConfigError
 from headrace.engine.async_llm import AsyncLLM
+from headrace.engine.process.spawn import Spawned
 from headrace.serve.app import build_app
 from headrace.serve.connection import http_config
 from headrace.serve.state import Served
@@ -26,15 +27,15 @@ Announce = Callable[[AsyncLLM, str], None]
 """Told the started engine and the URL, once requests are accepted."""
 
 
-async def serve(config: EngineConfig, announce: Announce) -> None:
-    """Run the server until a signal ends it.
+async def serve(config: EngineConfig, announce: Announce, spawned: Spawned | None = None) -> None:
+    """Run the server until a signal ends it; `spawned` is an engine process that was started already.
 
     Raises:
         ConfigError: the address cannot be used, or the settings are impossible.
     """
     sock = bind(config.serve)
     with contextlib.closing(sock):
-        llm = await AsyncLLM.start(config)
+        llm = await AsyncLLM.start(config, spawned)
         try:
             app, state = build_app(llm, config.serve)
             await _Loop(app, state, lambda: announce(llm, url_of(sock))).run(sock)

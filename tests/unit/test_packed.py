@@ -20,6 +20,7 @@ from headrace.base.clock import now_s, unix_s
 from headrace.base.errors import CheckpointError
 from headrace.compute.ops.api import Weight
 from headrace.compute.ops.backends.native.packer import SOURCE_TYPES
+from headrace.compute.weights import catalogue
 from headrace.compute.weights.checkpoint import open_checkpoint
 from headrace.compute.weights.packed import cache as folder_of_files
 from headrace.compute.weights.packed import file as packed_file
@@ -434,6 +435,18 @@ def test_files_of_a_model_are_found_and_removed_with_it(model, cache):
     assert remove_packed(model.with_name("other"), cache.folder) == 0
     assert remove_packed(model, cache.folder) == file.bytes
     assert not list(cache.folder.iterdir())
+
+
+def test_the_list_of_models_shows_what_packed_weights_take(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path))
+    e = catalogue.entry("smollm2:135m")
+    assert catalogue.packed_bytes(e) == 0
+    packed = PackedCache(mode="map", limit_bytes=1, folder=catalogue.packed_dir())
+    path = packed.path(catalogue.cached_path(e), "identity", "layout")
+    path.parent.mkdir()
+    path.write_bytes(bytes(1000))
+    path.with_name("smollm2-135m-other.packed").write_bytes(bytes(10))
+    assert catalogue.packed_bytes(e) == 1000
 
 
 def test_random_headers_never_break_reading(model, cache, tmp_path):

@@ -35,6 +35,7 @@ def _list(as_json: bool) -> None:
             "title": e.title,
             "license": e.license,
             "bytes": e.size_bytes,
+            "packed_bytes": catalogue.packed_bytes(e),
             "path": str(catalogue.cached_path(e)) if catalogue.cached_path(e).is_file() else None,
         }
         for e in catalogue.CATALOGUE
@@ -47,12 +48,13 @@ def _list(as_json: bool) -> None:
     from headrace.cli.tables import print_table
 
     print_table(
-        ("name", "model", "size", "license", "here"),
+        ("name", "model", "size", "packed", "license", "here"),
         [
             (
                 str(r["name"]),
                 str(r["title"]),
                 f"{r['bytes'] / 1e6:.0f} MB",
+                f"{r['packed_bytes'] / 1e6:.0f} MB" if r["packed_bytes"] else "-",
                 str(r["license"]),
                 str(r["path"] or "-"),
             )
@@ -66,6 +68,9 @@ def _remove(name: str) -> None:
     if not path.is_file():
         print(f"{name} is not here")
         return
+    from headrace.compute.weights.packed.cache import remove_packed
+
     path.unlink()
+    remove_packed(path, catalogue.packed_dir())
     catalogue.side_file(path).unlink(missing_ok=True)
     print(f"removed {path}")

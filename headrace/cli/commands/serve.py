@@ -28,6 +28,11 @@ def command(
         _print_settings(open_model(settings.config, with_text=False).resolved, settings)
         return
 
+    from headrace.engine.process.spawn import spawn
+
+    # The engine process imports its modules while this one imports the server.
+    spawned = None if settings.config.serve.in_process else spawn()
+
     from headrace.engine.async_llm import AsyncLLM
     from headrace.serve.server import serve
 
@@ -35,7 +40,7 @@ def command(
         _print_settings(llm.resolved, settings)
         print(f"Headrace serves {llm.model_name} at {url}", flush=True)
 
-    asyncio.run(serve(settings.config, announce))
+    asyncio.run(serve(settings.config, announce, spawned))
 
 
 def _print_settings(resolved: Any, gathered: Gathered) -> None:

@@ -1,8 +1,6 @@
 """The engine in a process of its own: started here, watched, started again when it dies."""
 
-import socket
 import subprocess
-import sys
 from collections import deque
 from contextlib import suppress
 from threading import Event as Flag
@@ -10,12 +8,12 @@ from threading import Lock, Thread
 
 from headrace.base.clock import now_s
 from headrace.base.config import EngineConfig
-from headrace.base.env import child_environment
 from headrace.base.errors import EngineDeadError, HeadraceError
 from headrace.base.faults import error_of
 from headrace.base.messages import Beat, Command, Event, Failed, Fault, Ready, Shutdown
 from headrace.engine.client import OnEvent
 from headrace.engine.process.ipc import Channel, Start
+from headrace.engine.process.spawn import Spawned, spawn
 from headrace.engine.watch import Watch
 
 MAX_RESTARTS = 5
@@ -30,11 +28,18 @@ class RemoteClient:
 
     Args:
         config: concrete settings (`Resolved.pinned`); None: the process starts, and waits for `load`.
+        spawned: a process that was started already; None: one is started here.
         kill_stalled_s: a process that makes no step for this long, although it has work, is killed and
             started again.
     """
 
-    def __init__(self, config: EngineConfig | None = None, kill_stalled_s: float = 300.0) -> None:
+    def __init__(
+        self,
+        config: EngineConfig | None = None,
+        kill_stalled_s: float = 300.0,
+        *,
+        spawned: Spawned | None = None,
+    ) -> None:
         self.phases: dict[str, float] = {}
         self._config: EngineConfig
         self._lock = Lock()
@@ -48,7 +53,7 @@ class RemoteClient:
         self._watch = Watch(self.beat, kill_stalled_s)
         self._ended = Flag()
         self._on_event: OnEvent
-        self._spawn()
+        self._take(spawned or spawn())
         if config is not None:
             self.load(config)
 
@@ -102,17 +107,9 @@ class RemoteClient:
             process.wait()
         channel.close()
 
-    def _spawn(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "headrace.engine.process", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                env=child_environment(),
-                process_group=0,  # an interrupt from the terminal is the parent's to handle
-            )
-        self._channel = Channel(ours)
+    def _take(self, spawned: Spawned) -> None:
+        self._process = spawned.process
+        self._channel = Channel(spawned.sock)
 
     def _name_model(self) -> None:
         """Tell the process what to load; of one that has ended already, `_await_ready` says so."""
@@ -189,7 +186,7 @@ class RemoteClient:
         with self._lock:
             if self._is_closing:
                 return False
-            self._spawn()
+            self._take(spawn())
             self._name_model()
             return True
 

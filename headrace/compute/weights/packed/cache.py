@@ -15,19 +15,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.base.env import cache_dir
 from headrace.base.errors import CheckpointError
+from headrace.compute.weights.catalogue import PACKED_SUFFIX
 from headrace.compute.weights.packed.file import DATA_UNIT, Draft, Table, read_table, write_file
 
-SUFFIX = ".packed"
 SPARE_BYTES = 256 << 20
 """What a new file leaves free on its disk."""
 _log = logging.getLogger(__name__)
-
-
-def packed_dir() -> Path:
-    """Folder of packed weights."""
-    return cache_dir() / "packed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +36,7 @@ class PackedCache:
         """Where the packed weights of a model lie, or will lie."""
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", model.stem or "model")[:80]
         key = hashlib.blake2b(f"{identity}|{layout}".encode(), digest_size=8).hexdigest()
-        return self.folder / f"{stem}-{key}{SUFFIX}"
+        return self.folder / f"{stem}-{key}{PACKED_SUFFIX}"
 
     def open(self, path: Path, identity: str, layout: str) -> "OpenPacked | None":
         """The file at `path`, when it is there and holds those weights."""
@@ -149,7 +143,7 @@ class PackedFile:
 def packed_files(folder: Path) -> list[PackedFile]:
     """The files of a folder, broken ones too."""
     found: list[PackedFile] = []
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
+    for path in sorted(folder.glob(f"*{PACKED_SUFFIX}")):
         with contextlib.suppress(OSError):  # removed meanwhile
             state = path.stat()
             found.append(
