@@ -60,6 +60,7 @@ template <class T> nb::object new_array(T *&data, std::initializer_list<size_t> 
 }
 
 void bind_runtime(nb::module_ &module);
+void bind_texts(nb::module_ &module);
 void bind_program(nb::module_ &module);
 void bind_sampling(nb::module_ &module, nb::class_<Runtime> &runtime);
 

@@ -17,5 +17,6 @@ NB_MODULE(_native, module) {
     module.doc() = "Native kernels, threads and step programs";
     module.def("isas", &headrace::bind::isas, "Instruction sets that are built in and run here, best first.");
     headrace::bind::bind_runtime(module);
+    headrace::bind::bind_texts(module);
     headrace::bind::bind_program(module);
 }

@@ -7,8 +7,10 @@ from contextlib import suppress
 
 import pytest
 
+from headrace import _native
 from headrace.base.errors import CheckpointError
 from headrace.compute.weights.checkpoint import open_checkpoint
+from headrace.compute.weights.formats import _gguf_header
 from headrace.compute.weights.formats._gguf_header import parse_header
 from headrace.compute.weights.formats.gguf import read_file
 from tests.kit.checkpoints import make
@@ -176,3 +178,30 @@ def test_the_real_header_is_read_fast(smollm2_path):
     assert checkpoint.spec.tied_embeddings
     assert checkpoint.description["bytes_by_type"] == {"q4_1": 66355200, "q8_0": 30081024, "f32": 140544}
     assert checkpoint.content_id == open_checkpoint(smollm2_path).content_id
+
+
+def test_native_code_reads_the_same_texts_as_python():
+    words = ["", "a", "é" * 300, "\U0001f600", "x" * 70_000, *(str(i) for i in range(3000))]
+    data = b"??" + b"".join(len(w.encode()).to_bytes(8, "little") + w.encode() for w in words)
+    cursor = _gguf_header._Cursor(memoryview(data))
+    cursor.at = 2
+    assert cursor._texts_in_windows(len(words), "words") == words
+    assert _native.texts(memoryview(data), 2, len(words)) == (words, len(data))
+    assert cursor.at == len(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "count"),
+    [
+        (b"\x01" + bytes(7), 1),
+        (b"\xff" * 8 + b"abc", 1),
+        (bytes(15), 2),
+        (b"", 1),
+        (bytes(8), 1 << 62),
+        (b"\x01" + bytes(7) + b"\xff", 1),
+    ],
+)
+def test_native_code_leaves_broken_texts_to_python(data, count):
+    assert _native.texts(memoryview(data), 0, count) is None
+    with pytest.raises(CheckpointError):
+        _gguf_header._Cursor(memoryview(data)).texts(count, "words")

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from headrace.base.errors import CheckpointError
@@ -19,6 +20,11 @@ MIN_PAIR_BYTES = 13
 """Length of a key, its type, and a one-byte value: the least a metadata entry takes."""
 MIN_TENSOR_BYTES = 32
 """Name length, number of dimensions, one dimension, type, offset: the least a tensor entry takes."""
+
+try:
+    _native: Any = import_module("headrace._native")
+except ImportError:
+    _native = None
 
 _WINDOW_BYTES = 1 << 20
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
@@ -88,7 +94,15 @@ class _Cursor:
         return _decode(bytes(self.buffer[start : self.at]), what)
 
     def texts(self, count: int, what: str) -> list[str]:
-        """`count` strings; read from copied windows, as vocabularies hold hundreds of thousands."""
+        """`count` strings: vocabularies hold hundreds of thousands, so by native code where it is built."""
+        quick = None if _native is None else _native.texts(self.buffer, self.at, count)
+        if quick is not None:
+            found, self.at = quick
+            return found
+        return self._texts_in_windows(count, what)
+
+    def _texts_in_windows(self, count: int, what: str) -> list[str]:
+        """`texts` in Python, from copied windows; says what is wrong."""
         found: list[bytes] = []
         while len(found) < count:
             before = self.at
