@@ -75,7 +75,7 @@ class Run:
         self.store.note(costs={label: {**self.store.data["costs"][label], "step_tokens": engine.step_tokens}})
         bench = bare.Bench(label, path, engine, self.llama)
         if self.args.quick:
-            bench.prompts, bench.depths, bench.sequences = (512,), (0, 2048), (1, 8, 32)
+            bench.prompts, bench.depths, bench.sequences = (512,), (0, 2048), (1, 16)
         longest = engine.opened.resolved.max_model_len - bare.STEPS - 1
         bench.depths = tuple(d for d in bench.depths if d <= longest)
         bench.micro_batches = self._micro_batches(label, path, bench.prompts) if "prefill" in parts else {}

