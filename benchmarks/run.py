@@ -7,6 +7,7 @@ python -m benchmarks.run --parts served --peers llama.cpp,openvino,vllm --models
 
 import argparse
 import os
+import signal
 import sys
 import time
 from contextlib import ExitStack
@@ -197,6 +198,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit stops the servers, a signal would not
     args = parse(sys.argv[1:])
     store = Store(args.out, build_id(), fresh=args.fresh)
     run = Run(args, store)
