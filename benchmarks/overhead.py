@@ -1,6 +1,6 @@
 """What a step costs around its native part, by part: microseconds per step that only decodes.
 
-    python benchmarks/overhead.py MODEL.gguf [--rows 1,4,16,32] [--steps 100] [--sampling greedy]
+    python -m benchmarks.overhead MODEL.gguf [--rows 1,4,16,32] [--steps 100] [--sampling greedy]
 
 The real engine core, text side and event encoder run in one thread, and each part is timed by itself (what
 a part calls is booked on the callee). `native` and `draw` are the kernels; everything else is overhead. The

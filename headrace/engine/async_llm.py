@@ -1,6 +1,8 @@
 """`AsyncLLM`: the engine for asyncio programs, in its own process or in this one."""
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +24,34 @@ from headrace.host.text.tokenizer import Tokenizer
 INLINE_CHARS = 2000
 """Longer prompts are tokenized in a thread, so that the event loop goes on."""
 ABORT_S = 5.0
+
+
+class Mail:
+    """Carries items from other threads to queues of an event loop, many per wake-up of the loop.
+
+    The outputs of one step come in one go; waking the loop costs a system call, so only the first does it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._items: deque[tuple[asyncio.Queue[Any], object]] = deque()
+        self._is_due = False
+
+    def put(self, queue: "asyncio.Queue[Any]", item: object) -> None:
+        """Put an item into a queue of the loop, soon; from any thread."""
+        self._items.append((queue, item))
+        if self._is_due:
+            return  # whoever set it has not begun to deliver: it finds this item too
+        self._is_due = True
+        with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody listens any more
+            self.loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._is_due = False  # first: an item that comes now wakes the loop again
+        items = self._items
+        while items:
+            queue, item = items.popleft()
+            queue.put_nowait(item)
 
 
 class AsyncLLM:
@@ -55,6 +85,7 @@ class AsyncLLM:
         self.phases = phases
         self.client = client
         self.frontend = Frontend(opened, client)
+        self._mail: Mail | None = None
 
     @classmethod
     async def start(cls, config: EngineConfig, spawned: Spawned | None = None) -> "AsyncLLM":
@@ -94,14 +125,11 @@ class AsyncLLM:
         Raises:
             HeadraceError: the request was refused. One that fails later says so in its last output.
         """
-        loop = asyncio.get_running_loop()
         queue: asyncio.Queue[RequestOutput | HeadraceError] = asyncio.Queue()
+        mail = self._mail_of(asyncio.get_running_loop())
 
         def sink(item: RequestOutput | HeadraceError) -> None:
-            try:
-                loop.call_soon_threadsafe(queue.put_nowait, item)
-            except RuntimeError:
-                return  # the event loop is closed: nobody listens any more
+            mail.put(queue, item)
 
         ask = Ask(prompt=prompt, params=params, request_id=request_id, salt=salt, priority=priority)
         if len(prompt) > INLINE_CHARS or params.bad_words:
@@ -122,6 +150,11 @@ class AsyncLLM:
                     return
         finally:
             self.frontend.cancel(prepared)
+
+    def _mail_of(self, loop: asyncio.AbstractEventLoop) -> "Mail":
+        if self._mail is None or self._mail.loop is not loop:
+            self._mail = Mail(loop)
+        return self._mail
 
     async def _submit_in_thread(self, ask: Ask, sink: Sink) -> Prepared:
         """`Frontend.submit`; a caller who leaves meanwhile leaves no request behind."""

@@ -231,10 +231,10 @@ class Frontend:
 
 def _take(answer: Answer, deltas: list[Delta]) -> tuple[RequestOutput | None, tuple[RequestId, ...]]:
     """`Answer.take`; what goes wrong in one answer ends that answer, not the thread that serves all."""
-    open_ids = answer.open_ids
     try:
         return answer.take(deltas)
     except Exception as error:  # noqa: BLE001 - the border between requests: the caller is told
+        open_ids = answer.open_ids
         return answer.fail(error_of(fault_of(error))), open_ids
 
 

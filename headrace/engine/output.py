@@ -63,12 +63,25 @@ class Choice:
         """The news of a delta; None: the choice is over, or waits for the engine's end."""
         if self.is_finished:
             return None
+        is_plain = len(delta.new_ids) == 1 and not delta.logprobs and delta.stop_id is None
+        if is_plain and delta.finish is None and self.stopped_by is None:
+            return self._take_one(delta.new_ids)
         news = _News()
         if self.stopped_by is None:
             self._read(delta, news)
         if delta.finish is not None:
             return self._finish(delta, news)
         return self._emit(news, None, None) if news.ids else None
+
+    def _take_one(self, ids: tuple[int, ...]) -> ChoiceDelta:
+        """`take` for a token in the midst of an answer, without log-probabilities."""
+        self.num_tokens += 1
+        text = "" if self._detokenizer is None else self._detokenizer.push(ids)
+        if self._scanner is not None:
+            text = self._scan(text)
+        offset = self._offset
+        self._offset += len(text)
+        return ChoiceDelta(index=self.index, text=text, token_ids=ids, text_offset=offset)
 
     def fail(self, reason: FinishReason) -> ChoiceDelta | None:
         """End the choice from outside; None when it is over."""
@@ -137,6 +150,7 @@ class Answer:
     def __init__(self, prepared: Prepared, text: Text) -> None:
         self.prepared = prepared
         self._choices = {r.request_id: Choice(i, prepared, text) for i, r in enumerate(prepared.requests)}
+        self._only = next(iter(self._choices.values())) if len(self._choices) == 1 else None
         self._cached_tokens = 0
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._sent_prompt_logprobs = prepared.params.prompt_logprobs is None
@@ -208,7 +222,7 @@ class Answer:
             mine[name] = mine.get(name, 0.0) + value
 
     def _output(self, news: list[ChoiceDelta], error: HeadraceError | None) -> RequestOutput | None:
-        finished = all(choice.is_finished for choice in self._choices.values())
+        finished, num_tokens = self._progress()
         prompt_logprobs = self._take_prompt_logprobs()
         if not news and prompt_logprobs is None and error is None:
             return None
@@ -221,7 +235,7 @@ class Answer:
             finished=finished,
             usage=Usage(
                 prompt_tokens=len(prepared.prompt_ids),
-                completion_tokens=sum(choice.num_tokens for choice in self._choices.values()),
+                completion_tokens=num_tokens,
                 cached_tokens=self._cached_tokens,
             ),
             seed=prepared.seed,
@@ -229,6 +243,13 @@ class Answer:
             timings=self._timings if finished else None,
             error=error,
         )
+
+    def _progress(self) -> tuple[bool, int]:
+        """Whether all choices are finished, and their tokens so far."""
+        if self._only is not None:
+            return self._only.is_finished, self._only.num_tokens
+        choices = self._choices.values()
+        return all(c.is_finished for c in choices), sum(c.num_tokens for c in choices)
 
     def _take_prompt_logprobs(self) -> tuple[TokenLogprobs | None, ...] | None:
         if self._sent_prompt_logprobs or len(self._prompt_logprobs) < len(self.prepared.prompt_ids) - 1:

@@ -5,6 +5,9 @@ A request's answer is a sequence of `RequestOutput`: each carries the news since
 a choice's deltas gives its whole text; exactly one delta of each choice has a `finish_reason`; the last
 output has
 `finished` set and the final usage.
+
+`Usage`, `ChoiceDelta` and `RequestOutput` are made for every token of every stream, and so are not frozen:
+that takes three times as long. Nobody changes them all the same.
 """
 
 from collections.abc import Mapping
@@ -14,7 +17,7 @@ from headrace.base.errors import HeadraceError
 from headrace.base.step import TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Usage:
     """Tokens of a request so far: the prompt counted once, the completions summed over choices."""
 
@@ -24,7 +27,7 @@ class Usage:
     """Prompt tokens that the prefix cache held when the first choice was admitted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ChoiceDelta:
     """News of one choice since the output before."""
 
@@ -45,7 +48,7 @@ class ChoiceDelta:
     """Characters of this choice's text before this delta."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RequestOutput:
     """One piece of a request's answer."""
 

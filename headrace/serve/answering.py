@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -120,6 +121,38 @@ class Answering:
         yield DONE
 
 
+def is_plain(delta: ChoiceDelta) -> bool:
+    """Whether a delta is text and nothing else that clients see."""
+    return bool(delta.text) and not delta.logprobs and delta.finish_reason is None
+
+
+class Spelled:
+    """Events of plain deltas: all but the text is spelled once per choice, by the shape itself.
+
+    Most events of a stream are of this kind, and differ in nothing but the text.
+    """
+
+    MARK = "\u2063headrace-text\u2063"
+
+    def __init__(self, answering: Answering) -> None:
+        self._a = answering
+        self._around: dict[int, tuple[bytes, bytes]] = {}
+
+    def event(self, index: int, prompt: int, text: str) -> bytes:
+        """The event of a delta that is plain (`is_plain`)."""
+        around = self._around.get(index)
+        if around is None:
+            around = self._around[index] = self._spell(index, prompt)
+        return around[0] + msgspec.json.encode(text) + around[1]
+
+    def _spell(self, index: int, prompt: int) -> tuple[bytes, bytes]:
+        delta = ChoiceDelta(index=index, text=self.MARK)
+        whole = event(self._a.envelope.chunk([self._a.shape.delta(index, prompt, delta)]))
+        # The last one: what clients choose (an id) comes before the choices.
+        before, _, after = whole.rpartition(msgspec.json.encode(self.MARK))
+        return before, after
+
+
 class Told:
     """What a stream has told its client so far."""
 
@@ -131,6 +164,7 @@ class Told:
         self.open = set(range(num_prompts * answering.num_choices))
         self._fresh = set(self.open)
         self._seed_told = False
+        self._spelled: Spelled | None = None
 
     def news(self, prompt: int, output: RequestOutput) -> list[bytes]:
         """Events for one output.
@@ -148,7 +182,9 @@ class Told:
             if index in self._fresh:
                 self._fresh.discard(index)
                 events += [self._event(c, output) for c in self._a.shape.opening(index, prompt, output)]
-            if delta.text or delta.token_ids or delta.finish_reason is not None:
+            if self._spelled is not None and is_plain(delta):
+                events.append(self._spelled.event(index, prompt, delta.text))
+            elif delta.text or delta.token_ids or delta.finish_reason is not None:
                 if delta.finish_reason is not None:
                     self.open.discard(index)
                 events.append(self._event(self._a.shape.delta(index, prompt, delta), output))
@@ -172,4 +208,6 @@ class Told:
         if not self._seed_told:
             self._seed_told = True
             body["seed"] = output.seed
+            if not (self._a.body.wants_usage_everywhere or self._a.body.return_token_ids):
+                self._spelled = Spelled(self._a)
         return event(body)

@@ -31,15 +31,21 @@ def test_matrices_and_attention_by_hand():
     # A decoding row at position 9 sees 10 keys; a chunk at 3 to 5 sees 4, 5 and 6; two rows want logits.
     context = Rows([(9, 1, [0]), (3, 3, [1])], 1, logits=[0, 3]).context(None)
     # Per key and query: 4 heads of 8 columns, once for the score and once for the value, two operations each.
-    assert work.operations(context) == 4 * 2 * weights + 2 * 4000 + (10 + 4 + 5 + 6) * 4 * 32
+    assert work.operations(context, 16) == 4 * 2 * weights + 2 * 4000 + (10 + 4 + 5 + 6) * 4 * 32
+
+
+def test_rows_of_one_token_each_need_no_look_at_positions():
+    work = Work.of(spec(None))
+    context = Rows([(9, 1, [0]), (3, 1, [1])], 1).context(None)
+    assert work.operations(context, 14) == 2 * work.per_token + 2 * work.per_logits + (10 + 4) * 4 * 32
 
 
 def test_a_window_bounds_what_is_seen():
     context = Rows([(9, 1, [0]), (3, 3, [1])], 1, logits=[]).context(None)
     full, narrow = Work.of(spec(None)), Work.of(spec(5))
-    assert full.operations(context) - narrow.operations(context) == (5 + 0 + 0 + 1) * 4 * 32
+    assert full.operations(context, 16) - narrow.operations(context, 16) == (5 + 0 + 0 + 1) * 4 * 32
     both = Work.of(spec(None, 5))
-    assert both.operations(context) == full.operations(context) + narrow.operations(context)
+    assert both.operations(context, 16) == full.operations(context, 16) + narrow.operations(context, 16)
 
 
 def test_steps_of_an_engine_are_counted_in_both_ways_of_running_them():

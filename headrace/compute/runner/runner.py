@@ -75,7 +75,7 @@ class Runner:
             context = self._decode.prepare(plan.rows)
             if context is not None:
                 results = self._decode.finish(plan.rows, self._parts.program.run(context))
-                return self._result(plan, results, began_s, *self._cost(context))
+                return self._result(plan, results, began_s, *self._cost(context, self._decode.num_keys))
         return self._run_in_passes(plan, began_s)
 
     def _run_in_passes(self, plan: StepPlan, began_s: float) -> StepResult:
@@ -89,16 +89,16 @@ class Runner:
             context = self._inputs.gather(pieces)
             logits = self._parts.program.run(context)
             self._draws.take(pieces, logits, outcomes)
-            read, done = self._cost(context)
+            read, done = self._cost(context, int(context.key_len.sum()))
             bytes_read, operations = bytes_read + read, operations + done
         results = [self._close(row, out) for row, out in zip(plan.rows, outcomes, strict=True)]
         return self._result(plan, results, began_s, bytes_read, operations)
 
-    def _cost(self, context: ForwardContext) -> tuple[int, int]:
-        """Bytes read and operations of one pass."""
-        bytes_read = self._parts.weight_bytes + int(context.key_len.sum()) * self._token_bytes
+    def _cost(self, context: ForwardContext, num_keys: int) -> tuple[int, int]:
+        """Bytes read and operations of one pass, whose rows have `num_keys` keys in all."""
         work = self._parts.work
-        return bytes_read, 0 if work is None else work.operations(context)
+        bytes_read = self._parts.weight_bytes + num_keys * self._token_bytes
+        return bytes_read, 0 if work is None else work.operations(context, num_keys)
 
     @staticmethod
     def _result(
@@ -114,14 +114,14 @@ class Runner:
 
     def _prepare(self, plan: StepPlan) -> None:
         state = self._state
+        if plan.ends or plan.begins:
+            self._decode.forget()
         for slot in plan.ends:
             state.end(int(slot))
         for begin in plan.begins:
             state.begin(begin)
             if self._parts.slot_begins is not None:
                 self._parts.slot_begins(int(begin.slot), len(begin.request.prompt_ids))
-        if plan.ends or plan.begins:
-            self._decode.forget()
         apply(plan.moves, self._parts.pool)
 
     def _close(self, row: Row, outcome: Outcome) -> RowResult:

@@ -35,11 +35,20 @@ class Work:
             attention=tuple(by_window.items()),
         )
 
-    def operations(self, context: ForwardContext) -> int:
-        """Operations of a pass. A query at position p sees p + 1 keys, or as many as its window lets it."""
+    def operations(self, context: ForwardContext, num_keys: int) -> int:
+        """Operations of a pass. A query at position p sees p + 1 keys, or as many as its window lets it.
+
+        Args:
+            context: the pass.
+            num_keys: the sum of its `key_len`.
+        """
         positions = context.positions
+        is_decoding = len(positions) == len(context.key_len)
         total = self.per_token * len(positions) + self.per_logits * len(context.logit_rows)
         for window, each in self.attention:
+            if window is None and is_decoding:
+                total += each * num_keys
+                continue
             seen = positions if window is None else np.minimum(positions, window - 1)
             total += each * (int(seen.sum(dtype=np.int64)) + len(positions))
         return total

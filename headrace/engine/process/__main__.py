@@ -1,5 +1,6 @@
 """The engine process: `python -m headrace.engine.process FD`. Ends when its parent disappears."""
 
+import gc
 import os
 import signal
 import socket
@@ -33,6 +34,8 @@ def main(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the border of the process: reported to the parent
         channel.send(Failed(fault=fault_of(error)))
         return 1
+    gc.collect()
+    gc.freeze()  # what is loaded stays: collections amid a step need not walk through it
     loop = EngineLoop(core, channel.send)
     ears.loop = loop
     channel.send(Ready(process_id=os.getpid(), phases=phases.seconds))

@@ -31,6 +31,12 @@ class Detokenizer:
 
     def push(self, ids: Sequence[int]) -> str:
         """Text that `ids` complete; bytes of a character that may still be completed are held back."""
+        if len(ids) == 1:
+            (token,) = ids
+            if self._skip_special and self._tokenizer.is_special(token):
+                return ""
+            text = self._decoder.decode(self._tokenizer.token_bytes(token))
+            return self._trim(text) if self._at_start else text
         return self._trim(self._decode(ids))
 
     def flush(self) -> str:
