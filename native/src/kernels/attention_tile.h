@@ -10,6 +10,8 @@
 // While a chunk is used, the next one is drawn into the cache, evenly: the score loop asks for its K, the value loop for
 // its V. Asking for all of it in the score loop fills the core's miss buffers and stalls the loop.
 #pragma once
+#include <type_traits>
+
 #include "kernels/attention_load.h"
 #include "kernels/attention_plan.h"
 
@@ -29,7 +31,7 @@ template <class V, int R, int N, class Row, class Column>
 HR_INLINE void multiply_tile(V (&sums)[R][N], Row row, Column column) {
     if (R < N) {
         V x[R];
-        HR_UNROLL for (int r = 0; r < R; r++) x[r] = row(r);
+        HR_UNROLL for (int r = 0; r < R; r++) x[r] = splat_as<V>(row(r));
         HR_UNROLL for (int r = 0; r < R; r++) pin(x[r]);
         HR_UNROLL for (int j = 0; j < N; j++) {
             V k = column(j);
@@ -40,32 +42,29 @@ HR_INLINE void multiply_tile(V (&sums)[R][N], Row row, Column column) {
         V k[N];
         HR_UNROLL for (int j = 0; j < N; j++) k[j] = column(j);
         HR_UNROLL for (int r = 0; r < R; r++) {
-            const V x = row(r);
-            HR_UNROLL for (int j = 0; j < N; j++) sums[r][j] = fma(x, k[j], sums[r][j]);
+            const float &x = row(r);
+            HR_UNROLL for (int j = 0; j < N; j++) add_product(sums[r][j], x, k[j]);
         }
     }
     HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int j = 0; j < N; j++) pin(sums[r][j]);
 }
 
-// Scores of R rows against U units: scores[r * kChunk + 16 * u + token]. q is dim-major [dims][R], dims even. Meanwhile
-// K of the units at `ahead` is drawn into the cache.
-template <class T, int R, int U>
+// Scores of R rows against U units: scores[r * kChunk + 16 * u + token]. q is dim-major [dims][R]. Meanwhile K of the units
+// at `ahead` is drawn into the cache.
+template <class T, class V, int R, int U>
 HR_NOINLINE void score_tile(const uint8_t *const *units, const uint8_t *const *ahead, const float *q, int32_t dims,
                             float *scores) {
-    constexpr int kWords = kUnit / kLanes, N = kWords * U;
-    constexpr int32_t kRow = kUnit * T::kBytes, kStep = kLanes * T::kBytes;
-    Word sums[R][N];
-    HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int j = 0; j < N; j++) sums[r][j] = splat_as<Word>(0.0f);
-    for (int32_t d = 0; d < dims; d += 2, q += 2 * R) {
-        HR_UNROLL for (int u = 0; u < U; u++)
-            HR_UNROLL for (int32_t b = 0; b < 2 * kRow; b += kLine) prefetch(ahead[u] + d * kRow + b);
-        HR_UNROLL for (int i = 0; i < 2; i++)
-            multiply_tile<Word, R, N>(sums, [&](int r) { return splat_as<Word>(q[i * R + r]); }, [&](int j) {
-                return read<T, Word>(units[j / kWords] + (d + i) * kRow + kStep * (j % kWords));
-            });
+    constexpr int kWidth = sizeof(V) / sizeof(float), kWords = kUnit / kWidth, N = kWords * U;
+    constexpr int32_t kRow = kUnit * T::kBytes, kStep = kWidth * T::kBytes;
+    V sums[R][N];
+    HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int j = 0; j < N; j++) sums[r][j] = splat_as<V>(0.0f);
+    for (int32_t at = 0; at < dims * kRow; at += kRow, q += R) {
+        if (at % kLine == 0) HR_UNROLL for (int u = 0; u < U; u++) prefetch(ahead[u] + at);
+        multiply_tile<V, R, N>(sums, [&](int r) -> const float & { return q[r]; },
+                               [&](int j) { return read<T, V>(units[j / kWords] + at + kStep * (j % kWords)); });
     }
     HR_UNROLL for (int r = 0; r < R; r++)
-        HR_UNROLL for (int j = 0; j < N; j++) store(scores + r * kChunk + kLanes * j, sums[r][j]);
+        HR_UNROLL for (int j = 0; j < N; j++) store(scores + r * kChunk + kWidth * j, sums[r][j]);
 }
 
 // V of consecutive tokens [begin, end) of a chunk, one row of `stride` bytes each, and the V to draw in meanwhile.
@@ -91,7 +90,7 @@ HR_NOINLINE void value_tile(const Run *runs, int32_t begin, int32_t end, size_t 
         for (; begin < stop; begin++, v += stride, ahead += stride) {
             const float *w = p + begin;
             HR_UNROLL for (int32_t b = 0; b < W * kStep; b += kLine) prefetch(ahead + b);
-            multiply_tile<V, R, W>(a, [&](int r) { return splat_as<V>(w[r * kChunk]); },
+            multiply_tile<V, R, W>(a, [&](int r) -> const float & { return w[r * kChunk]; },
                                    [&](int i) { return read<T, V>(v + kStep * i); });
         }
     }
@@ -99,36 +98,41 @@ HR_NOINLINE void value_tile(const Run *runs, int32_t begin, int32_t end, size_t 
         HR_UNROLL for (int i = 0; i < W; i++) store(sums + r * lds + kWidth * i, a[r][i]);
 }
 
-// Units per score tile and words per value tile.
+// The word, units per score tile and words per value tile. Up to 24 sums in 32 registers, about twelve in 16; the latency
+// of fma needs eight chains of F8, four of Wide. A Wide of halves costs 1.33 cycles to read, an F8 half a cycle, so Wide
+// gains only from four rows on.
 template <int R> struct TileShape {
 #if defined(HR_SIMD_AVX512)
-    static constexpr int kUnits = R <= 6 ? 4 : 2;          // at most 24 sums; four chains hide the latency of fma
-    static constexpr int kWidth = R <= 6 ? 4 : 2;
+    using V = std::conditional_t<R <= 3, F8, Wide>;
+    static constexpr int kUnits = R <= 6 ? 4 : 2, kWidth = R <= 3 ? 8 : R <= 6 ? 4 : 2;
 #else
-    static constexpr int kUnits = R == 1 ? 4 : R <= 3 ? 2 : 1;      // about twelve sums; eight chains hide the latency
-    static constexpr int kWidth = R == 1 ? 8 : R <= 3 ? 4 : 2;
+    using V = F8;
+    static constexpr int kUnits = R == 1 ? 4 : R <= 3 ? 2 : 1, kWidth = R == 1 ? 8 : R <= 3 ? 4 : 2;
 #endif
 };
 
 template <class T, int R>
 void score_units(const uint8_t *const *units, const uint8_t *const *ahead, int32_t count, const float *q, int32_t dims,
                  float *scores) {
-    constexpr int U = TileShape<R>::kUnits;
+    using Tile = TileShape<R>;
+    constexpr int U = Tile::kUnits;
     int32_t u = 0;
-    for (; u + U <= count; u += U) score_tile<T, R, U>(units + u, ahead + u, q, dims, scores + kUnit * u);
-    for (; u < count; u++) score_tile<T, R, 1>(units + u, ahead + u, q, dims, scores + kUnit * u);
+    for (; u + U <= count; u += U)
+        score_tile<T, typename Tile::V, R, U>(units + u, ahead + u, q, dims, scores + kUnit * u);
+    for (; u < count; u++) score_tile<T, typename Tile::V, R, 1>(units + u, ahead + u, q, dims, scores + kUnit * u);
 }
 
 template <class T, int R>
 void add_values(const Run *runs, int32_t begin, int32_t end, int32_t dims, const float *p, float *sums) {
     if (begin >= end) return;
-    constexpr int W = TileShape<R>::kWidth;
+    using V = typename TileShape<R>::V;
+    constexpr int W = TileShape<R>::kWidth, kWidth = sizeof(V) / sizeof(float);
     const int32_t stride = dims * T::kBytes;
     int32_t d = 0;
-    for (; d + kLanes * W <= dims; d += kLanes * W)
-        value_tile<T, Word, R, W>(runs, begin, end, (size_t)d * T::kBytes, stride, p, sums + d, dims);
-    for (; d + kLanes <= dims; d += kLanes)
-        value_tile<T, Word, R, 1>(runs, begin, end, (size_t)d * T::kBytes, stride, p, sums + d, dims);
+    for (; d + kWidth * W <= dims; d += kWidth * W)
+        value_tile<T, V, R, W>(runs, begin, end, (size_t)d * T::kBytes, stride, p, sums + d, dims);
+    for (; d + kWidth <= dims; d += kWidth)
+        value_tile<T, V, R, 1>(runs, begin, end, (size_t)d * T::kBytes, stride, p, sums + d, dims);
     for (; d < dims; d += 8) value_tile<T, F8, R, 1>(runs, begin, end, (size_t)d * T::kBytes, stride, p, sums + d, dims);
 }
 

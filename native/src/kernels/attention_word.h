@@ -80,6 +80,20 @@ HR_INLINE F8 fold_max(F8 a) { return a; }
 
 constexpr int kLanes = sizeof(Word) / sizeof(float);
 
+// sum = x b + sum, fused, in the register of `sum`: left to itself, g++ 12 adds copies of registers between the fmas.
+#if defined(HR_SIMD_AVX512)
+HR_INLINE void add_product(Wide &sum, const float &x, Wide b) {
+    asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum.v) : "v"(b.v), "m"(x));
+}
+#endif
+HR_INLINE void add_product(F8 &sum, const float &x, F8 b) {
+#if defined(HR_SIMD_AVX512)
+    asm("vfmadd231ps %2%{1to8%}, %1, %0" : "+v"(sum.v) : "v"(b.v), "m"(x));
+#else
+    sum = fma(splat(x), b, sum);
+#endif
+}
+
 HR_INLINE void pin(F8 &a) {
 #if defined(HR_SIMD_AVX2)
     HR_PIN(a.v);
