@@ -8,7 +8,7 @@ PIP_RUN  = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 PIP_DEV  = $(DEV)/bin/python -m pip install --quiet --disable-pip-version-check
 SOURCES  = pyproject.toml CMakeLists.txt $(shell find native headrace -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name '*.txt')
 
-.PHONY: help serve generate install dev test check lint types imports unit native-test sanitize docs bench bench-build bench-peers clean
+.PHONY: help serve generate install dev test check lint types imports unit native-test native-test-arm sanitize docs bench bench-build bench-peers clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -65,6 +65,18 @@ native-test: dev   ## kernels of each instruction set against the scalar definit
 	    -DCMAKE_BUILD_TYPE=Release > build/native.log 2>&1 || (cat build/native.log; exit 1)
 	$(DEV)/bin/cmake --build build/native --parallel 2
 	$(DEV)/bin/ctest --test-dir build/native --output-on-failure
+
+# Cross-compiled, static, run under emulation: the NEON kernels against the scalar definition on any machine.
+native-test-arm: dev   ## the native tests for 64-bit ARM (needs g++-aarch64-linux-gnu and qemu-user)
+	@for tool in aarch64-linux-gnu-g++ qemu-aarch64; do command -v $$tool > /dev/null || \
+	    { echo "$$tool is missing: apt-get install g++-aarch64-linux-gnu qemu-user (Debian, Ubuntu)"; exit 1; }; done
+	@mkdir -p build
+	$(DEV)/bin/cmake -S . -B build/native-arm -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+	    -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_EXE_LINKER_FLAGS=-static \
+	    -DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64 -DCMAKE_DISABLE_FIND_PACKAGE_Python=ON \
+	    -DHEADRACE_NATIVE_TESTS=ON -DCMAKE_BUILD_TYPE=Release > build/native-arm.log 2>&1 || (cat build/native-arm.log; exit 1)
+	$(DEV)/bin/cmake --build build/native-arm --parallel 2
+	$(DEV)/bin/ctest --test-dir build/native-arm --output-on-failure
 
 sanitize: dev    ## the native tests under the address and undefined-behaviour sanitizers
 	$(DEV)/bin/cmake -S . -B build/sanitize -DHEADRACE_NATIVE_TESTS=ON -DHEADRACE_SANITIZE=address,undefined \

@@ -54,7 +54,7 @@ class DeviceConfig:
     isa: str = setting(
         "auto",
         "instruction set of the native kernels",
-        choices=("auto", "portable", "avx2", "avx512", "neon"),
+        choices=("auto", "portable", "avx2", "avx512", "neon", "neondot"),
     )
     threads: int | None = setting(None, "compute threads; auto: cores this process may use")
     weight_cache: str = setting(

@@ -5,7 +5,7 @@ namespace headrace::bind {
 
 static std::vector<std::string> isas() {
     std::vector<std::string> names;
-    for (const char *name : {"avx512", "avx2", "neon", "portable"})
+    for (const char *name : {"avx512", "avx2", "neondot", "neon", "portable"})
         if (find_kernels(name)) names.emplace_back(name);
     return names;
 }

@@ -22,6 +22,14 @@
 #include "kernels/decl.h"
 #undef HR_ISA
 #endif
+#if defined(HEADRACE_HAS_NEONDOT)
+#define HR_ISA neondot
+#include "kernels/decl.h"
+#undef HR_ISA
+#endif
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
 
 namespace headrace {
 namespace {
@@ -40,6 +48,9 @@ const Kernels kAvx512 = HEADRACE_TABLE(avx512);
 #if defined(HEADRACE_HAS_NEON)
 const Kernels kNeon = HEADRACE_TABLE(neon);
 #endif
+#if defined(HEADRACE_HAS_NEONDOT)
+const Kernels kNeonDot = HEADRACE_TABLE(neondot);
+#endif
 
 // The builtins check the operating system's support of the registers too (xgetbv).
 bool runs_here(const Kernels *kernels) {
@@ -54,6 +65,15 @@ bool runs_here(const Kernels *kernels) {
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                __builtin_cpu_supports("avx512vnni");
 #endif
+    if (std::strcmp(kernels->name, "neondot") == 0) {
+#if defined(__APPLE__)
+        return true;                        // every Apple silicon has the dot product
+#elif defined(__aarch64__) && defined(__linux__)
+        return (getauxval(AT_HWCAP) >> 20 & 1) != 0;   // HWCAP_ASIMDDP
+#else
+        return false;
+#endif
+    }
     return true;
 }
 
@@ -85,14 +105,22 @@ const Kernels *neon_kernels() {
 #endif
 }
 
+const Kernels *neondot_kernels() {
+#if defined(HEADRACE_HAS_NEONDOT)
+    return &kNeonDot;
+#else
+    return nullptr;
+#endif
+}
+
 const Kernels *best_kernels() {
-    for (const Kernels *kernels : {avx512_kernels(), avx2_kernels(), neon_kernels()})
+    for (const Kernels *kernels : {avx512_kernels(), avx2_kernels(), neondot_kernels(), neon_kernels()})
         if (runs_here(kernels)) return kernels;
     return &kPortable;
 }
 
 const Kernels *find_kernels(const char *name) {
-    for (const Kernels *kernels : {avx512_kernels(), avx2_kernels(), neon_kernels(), portable_kernels()})
+    for (const Kernels *kernels : {avx512_kernels(), avx2_kernels(), neondot_kernels(), neon_kernels(), portable_kernels()})
         if (runs_here(kernels) && std::strcmp(kernels->name, name) == 0) return kernels;
     return nullptr;
 }

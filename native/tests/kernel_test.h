@@ -59,7 +59,7 @@ struct Random {
 // Every kernel set that runs here; portable first.
 inline std::vector<const headrace::Kernels *> kernel_sets() {
     std::vector<const headrace::Kernels *> sets;
-    for (const char *name : {"portable", "avx2", "avx512", "neon"})
+    for (const char *name : {"portable", "avx2", "avx512", "neon", "neondot"})
         if (const headrace::Kernels *k = headrace::find_kernels(name)) sets.push_back(k);
     return sets;
 }

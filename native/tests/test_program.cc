@@ -101,7 +101,7 @@ static std::vector<float> run(World &w, int tokens) {
 
 static void check_running() {
     std::vector<float> first;
-    for (const char *isa : {"portable", "avx2", "avx512", "neon"}) {
+    for (const char *isa : {"portable", "avx2", "avx512", "neon", "neondot"}) {
         if (!find_kernels(isa)) continue;
         for (int threads : {1, 2, 5}) {
             World w(threads, find_kernels(isa));

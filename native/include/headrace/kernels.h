@@ -140,7 +140,7 @@ struct SampleArgs {                     // one row of logits -> one token; see c
 
 // Functions whose work is shared take (thread, threads) and choose their own static share of it.
 struct Kernels {
-    const char *name;                   // "portable", "avx2", "avx512", "neon"
+    const char *name;                   // "portable", "avx2", "avx512", "neon", "neondot"
     void (*quantize_rows)(const float *x, size_t ldx, const QuantRows *out, int32_t row_begin, int32_t row_end);
     void (*matmul)(const MatmulArgs *args);
     void (*embed)(const Matrix *table, const int32_t *ids, int32_t begin, int32_t end, float scale, float *y, size_t ldy);
@@ -187,6 +187,7 @@ const Kernels *portable_kernels();
 const Kernels *avx2_kernels();          // null when not built in
 const Kernels *avx512_kernels();
 const Kernels *neon_kernels();
+const Kernels *neondot_kernels();       // NEON with dot products of bytes (ARMv8.2)
 const Kernels *best_kernels();          // by cpuid; never null
 const Kernels *find_kernels(const char *name);   // null when absent or not runnable here
 

@@ -8,7 +8,7 @@
 //
 // and a kernel source includes it with the HR_ISA that the build passes on the command line.
 #ifndef HR_ISA
-#error "define HR_ISA (portable, avx2, avx512 or neon) before including kernels/decl.h"
+#error "define HR_ISA (portable, avx2, avx512, neon or neondot) before including kernels/decl.h"
 #endif
 #include "headrace/kernels.h"
 

@@ -20,6 +20,8 @@ namespace HR_ISA {
 #include "kernels/matmul_quant_avx512.inc"
 #elif defined(HR_SIMD_AVX2)
 #include "kernels/matmul_quant_avx2.inc"
+#elif defined(HR_SIMD_NEON) && defined(__ARM_FEATURE_DOTPROD)
+#include "kernels/matmul_quant_neondot.inc"
 #else
 #include "kernels/matmul_quant_generic.inc"
 #endif

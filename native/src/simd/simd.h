@@ -16,7 +16,7 @@
 #include <cstring>
 
 #ifndef HR_ISA
-#error "define HR_ISA (portable, avx2, avx512 or neon): one translation unit serves one instruction set"
+#error "define HR_ISA (portable, avx2, avx512, neon or neondot): one translation unit serves one instruction set"
 #endif
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
