@@ -23,7 +23,8 @@ Order of operations for one row of logits `l` [V] (float32):
 7. **min_p.** Drop tokens with `l < log(min_p)` (the best token has `l = 0`). Off at 0.
 8. **top_k.** Keep the first k in the order of 2 (of `l`). Off at 0 and at k >= V.
 9. **top_p.** Over what is left, in the order of 2, keep the shortest run whose probabilities (renormalised
-   over what is left) sum to at least top_p; at least one. Off at 1.
+   over what is left) sum to at least top_p; at least one. Off at 1. The weights `exp(l)` are rounded to
+   multiples of 2^-35 (2^-29 above 2^18 tokens), so their sums in float64 are exact, whatever the order.
 10. **Draw.** `argmax(l + noise(seed, position, id))` over what is left, ties to the lowest id: an exact draw
     from the softmax (Gumbel-max). `position` is the absolute position of the token to draw.
 

@@ -71,11 +71,17 @@ def _kept(scaled: F32, top_k: int, top_p: np.float32, min_p: np.float32) -> NDAr
         keep[order] = True
     if top_p < 1:
         order = _order(scaled, keep)
-        mass = np.cumsum(np.exp(scaled[order]).astype(np.float64))
+        mass = np.cumsum(_weights(scaled[order], scaled.shape[0]))
         needed = int(np.searchsorted(mass, float(top_p) * mass[-1], side="left")) + 1
         keep = np.zeros_like(keep)
         keep[order[:needed]] = True
     return keep
+
+
+def _weights(scaled: F32, vocab: int) -> NDArray[np.float64]:
+    """exp(scaled) in multiples of one quantum, so that sums of them are exact in float64 in any order."""
+    quantum = 2.0**-35 if vocab <= 1 << 18 else 2.0**-29
+    return np.rint(np.exp(scaled).astype(np.float64) / quantum) * quantum
 
 
 def _order(scaled: F32, keep: NDArray[np.bool_]) -> NDArray[np.intp]:

@@ -12,7 +12,7 @@
 // largest possible noise cannot beat the best so far are skipped, which is exact.
 #include "kernels/decl.h"
 #include "kernels/philox.h"
-#include "kernels/sample_scores.h"
+#include "kernels/sample_select.h"
 
 namespace headrace {
 namespace HR_ISA {
@@ -20,6 +20,7 @@ namespace {
 
 constexpr float kGreedyBelow = 1e-6f;
 constexpr int32_t kErrorNumeric = 1, kErrorNothingLeft = 2;
+constexpr int32_t kLaneBits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
 
 bool has_edits(const SampleArgs &a) { return a.allowed != nullptr || a.num_bias > 0 || a.num_seen > 0; }
 
@@ -28,8 +29,13 @@ void edit(const SampleArgs &a, float *scores) {
     if (a.allowed == nullptr) {
         std::memcpy(scores, a.logits, (size_t)a.vocab * sizeof(float));
     } else {
-        for (int32_t i = 0; i < a.vocab; i++)
-            scores[i] = a.allowed[i / 32] >> (i % 32) & 1 ? a.logits[i] : kMinusInfinity;
+        const I8 lane_bit = load(kLaneBits);
+        int32_t i = 0;
+        for (; i + 8 <= a.vocab; i += 8) {
+            const I8 allowed = splat((int32_t)(a.allowed[i / 32] >> (i % 32))) & lane_bit;
+            store(scores + i, select(equal(allowed, lane_bit), load(a.logits + i), splat(kMinusInfinity)));
+        }
+        for (; i < a.vocab; i++) scores[i] = a.allowed[i / 32] >> (i % 32) & 1 ? a.logits[i] : kMinusInfinity;
     }
     for (int32_t i = 0; i < a.num_bias; i++) scores[a.bias_ids[i]] += a.bias_values[i];
     for (int32_t i = 0; i < a.num_seen; i++) {
@@ -41,16 +47,25 @@ void edit(const SampleArgs &a, float *scores) {
     }
 }
 
+// e^maximum of eight groups, 0.999 of it and 0 where the maximum may lie outside the limit.
+F8 known_masses(const Scores &s, int32_t g, Limit limit) {
+    const int32_t groups = least(8, s.groups - g);
+    const F8 maxima = groups == 8 ? load(s.maxima + g) : load_part(s.maxima + g, groups);
+    const M8 counts = less(splat(limit.value), maxima) & greater(splat(groups), lane_index());
+    return select(counts, splat(0.999f) * exp_nonpositive(maxima), zero());
+}
+
 // Steps 7 to 9: the last place that is kept. `s` is scaled: its first place has value 0.
 Limit keep(const SampleArgs &a, const Scores &s) {
     Limit limit = {kMinusInfinity, kAnyId};
     if (a.min_p > 0) limit.value = (float)__builtin_log((double)a.min_p);
     if (a.top_k > 0 && a.top_k < a.vocab) limit = shorter(limit, first_places(s, a.top_k));
     if (a.top_p < 1) {
-        // All tokens below `floor` together weigh less than what top_p may leave out.
-        const double mass = mass_of(s, limit), spare = (1.0 - (double)a.top_p) * mass / a.vocab;
-        const float floor = (float)__builtin_log(spare) - 1e-3f;
-        limit = shorter(limit, select_prefix(s, {true, (double)a.top_p * mass, floor, limit}));
+        // All tokens below `floor` together weigh less than what top_p may leave out of a mass that is at least `known`.
+        double known = 0;
+        for (int32_t g = 0; g < s.groups; g += 8) known += (double)sum(known_masses(s, g, limit));
+        const float floor = (float)__builtin_log((1.0 - (double)a.top_p) * greatest(known, 0.999) / a.vocab) - 1e-3f;
+        limit = shorter(limit, select_prefix(s, {true, (double)a.top_p, floor, limit}));
     }
     return limit;
 }
@@ -71,24 +86,18 @@ int32_t least_word(float d) {
     return halvings > 22 ? (1 << 23) - 2 : (1 << 23) - (1 << (23 - halvings)) - 1;
 }
 
-// Step 10 for ids [first, first + 32), whose values start at p.
-void draw_block(const Scores &s, NoiseKey key, Limit limit, const float *p, int32_t first, Best *best) {
-    F8 values[4], top = splat(kMinusInfinity);
-    for (int32_t i = 0; i < 4; i++) {
-        const F8 v = s.scaled(p + 8 * i);
-        values[i] = select(inside(v, first + 8 * i, limit), v, splat(kMinusInfinity));
-        top = max(top, values[i]);
-    }
-    const float largest = largest_lane(top);
-    if (largest + kNoiseBound < best->value || largest == kMinusInfinity) return;
-    const NoiseWords words = noise_words(key, first);
+// Step 10 for ids [first, first + 32), whose values start at p. A word below `least` cannot lift one of them to the best.
+HR_INLINE void draw_block(const Scores &s, const RoundKeys &keys, Limit limit, const float *p, int32_t first, int32_t least, Best *best) {
+    const NoiseWords words = noise_words(keys, first);
     const I8 most = max(max(words.word[0], words.word[1]), max(words.word[2], words.word[3]));
-    if (bits(greater(most, splat(least_word(best->value - largest) - 1))) == 0) return;
+    if (bits(greater(most, splat(least - 1))) == 0) return;
     int32_t by_word[32], by_id[32];
     for (int32_t w = 0; w < 4; w++) store(by_word + 8 * w, words.word[w]);
     for (int32_t i = 0; i < 32; i++) by_id[i] = by_word[i % 4 * 8 + i / 4];
     for (int32_t i = 0; i < 4; i++) {
-        const F8 noisy = values[i] + gumbel(load(by_id + 8 * i));
+        const F8 v = s.scaled(p + 8 * i);
+        const F8 kept = select(inside(v, first + 8 * i, limit), v, splat(kMinusInfinity));
+        const F8 noisy = kept + gumbel(load(by_id + 8 * i));
         if (largest_lane(noisy) < best->value) continue;
         float lanes[8];
         store(lanes, noisy);
@@ -97,20 +106,22 @@ void draw_block(const Scores &s, NoiseKey key, Limit limit, const float *p, int3
     }
 }
 
-void draw_group(const Scores &s, NoiseKey key, Limit limit, int32_t g, Best *best) {
+void draw_group(const Scores &s, const RoundKeys &keys, Limit limit, int32_t g, Best *best) {
     const float *p = s.group_at(g);
-    for (int32_t i = 0; i < s.group; i += kNoiseBlock) draw_block(s, key, limit, p + i, g * s.group + i, best);
+    for (int32_t i = 0; i < s.group; i += kNoiseBlock)
+        draw_block(s, keys, limit, p + i, g * s.group + i, least_word(best->value - s.maxima[g]), best);
 }
 
 // Step 10. The group of the largest value goes first, so that most others need not be looked at.
 int32_t draw(const Scores &s, NoiseKey key, Limit limit) {
+    const RoundKeys keys(key);
     Best best = {kMinusInfinity, INT32_MAX};
     int32_t start = 0;
     while (start < s.groups - 1 && s.maxima[start] != 0.0f) start++;
-    draw_group(s, key, limit, start, &best);
+    draw_group(s, keys, limit, start, &best);
     for (int32_t g = 0; g < s.groups; g++)
         if (g != start && s.maxima[g] >= limit.value && s.maxima[g] + kNoiseBound >= best.value)
-            draw_group(s, key, limit, g, &best);
+            draw_group(s, keys, limit, g, &best);
     return best.id;
 }
 
@@ -118,6 +129,7 @@ int32_t draw(const Scores &s, NoiseKey key, Limit limit) {
 float log_mass(const Scores &raw, float top) {
     double total = 0;
     for (int32_t g = 0; g < raw.groups; g++) {
+        if (raw.maxima[g] - top < -87.0f) continue;       // all of it is zero
         const float *p = raw.group_at(g);
         F8 lanes = zero();
         for (int32_t i = 0; i < raw.group; i += 8) lanes = lanes + exp_nonpositive(load(p + i) - splat(top));
@@ -172,9 +184,10 @@ void list_best(const Scores &raw, int32_t k, int32_t *ids) {
     for (int32_t g = 0; g < raw.groups && found < k; g++) {
         if (raw.maxima[g] < last.value) continue;
         const float *p = raw.group_at(g);
-        for (int32_t i = 0; i < raw.group && found < k; i++) {
-            const int32_t id = g * raw.group + i;
-            if (id < raw.count && (p[i] > last.value || (p[i] == last.value && id <= last.id))) ids[found++] = id;
+        for (int32_t i = 0; i < raw.group; i += 8) {
+            const int32_t first = g * raw.group + i;
+            uint32_t lanes = bits(inside(load(p + i), first, last));
+            for (; lanes != 0 && found < k; lanes &= lanes - 1) ids[found++] = first + __builtin_ctz(lanes);
         }
     }
     sort_ids(ids, found, {raw.values});
@@ -192,16 +205,20 @@ void report(const Scores &raw, float top, int32_t token, int32_t k, float *logpr
     for (int32_t i = 0; i < k; i++) top_logprobs[i] = (raw.values[top_ids[i]] - top) - norm;
 }
 
-// Steps 3 to 10; returns the token or sets an error. `raw` holds the open logits and is used up.
-int32_t choose(SampleArgs &a, Scores *s, float top) {
+// Steps 3 to 10; returns the token or sets an error. `raw` holds the open logits.
+int32_t choose(SampleArgs &a, const Scores &raw, float top) {
+    if (!has_edits(a) && a.temperature < kGreedyBelow) return first_of(raw, top);
+    Scores s;
     if (has_edits(a)) {
         edit(a, a.scratch);
-        if (!open_scores(a.scratch, a.vocab, s, &top)) return a.error = kErrorNumeric, -1;
+        if (!open_scores(a.scratch, a.vocab, &s, &top)) return a.error = kErrorNumeric, -1;
         if (top == kMinusInfinity) return a.error = kErrorNothingLeft, -1;
+        if (a.temperature < kGreedyBelow) return first_of(s, top);
+    } else {
+        s = raw;
     }
-    if (a.temperature < kGreedyBelow) return first_of(*s, top);
-    scale_scores(s, top, a.temperature);
-    return draw(*s, {a.seed, a.position}, keep(a, *s));
+    scale_scores(&s, top, a.temperature);
+    return draw(s, {a.seed, a.position}, keep(a, s));
 }
 
 }  // namespace
@@ -218,9 +235,8 @@ void sample(SampleArgs *args) {
         a.error = kErrorNumeric;
         return;
     }
-    a.token = choose(a, &scores, top);
+    a.token = choose(a, scores, top);
     if (a.error != 0 || a.num_logprobs < 0) return;
-    open_scores(a.logits, a.vocab, &scores, &top);
     report(scores, top, a.token, a.num_logprobs, &a.logprob, &a.rank, a.top_ids, a.top_logprobs);
 }
 

@@ -1,10 +1,8 @@
-// A row of scores seen in groups with known maxima, and the selections that sampling needs on it.
+// A row of scores seen in groups with known maxima.
 //
 // Scores are read as (value - shift) / divisor: raw logits with shift 0 and divisor 1 (exact), or scaled ones. Tokens are
 // ordered by (value descending, id ascending); every filter keeps a prefix of that order, described by its last place
-// (`Limit`). A prefix is found by radix selection over order-preserving 32-bit keys, 11 + 11 + 10 bits, in which only
-// groups whose maximum reaches a known floor are read. All sums run in ascending id: eight lanes inside a group of ids,
-// double across groups.
+// (`Limit`).
 #pragma once
 #include "kernels/elementwise_math.h"
 
@@ -46,10 +44,6 @@ HR_INLINE I8 order_key(F8 value) {
     return as_int(select(greater(splat((int32_t)0), b), as_float(b), as_float(splat((int32_t)0x7fffffff) - b)));
 }
 
-constexpr uint32_t kBestKey = 0x007fffffu, kWorstKey = 0xff800000u;   // keys of the two infinities
-
-HR_INLINE float value_of_key(uint32_t key) { return bits_float(key >> 31 ? key : 0x7fffffffu - key); }
-
 struct Scores {
     const float *values;
     int32_t count, group, groups;            // group: a multiple of 64
@@ -58,7 +52,10 @@ struct Scores {
     float tail[kMaxTail];                    // the last group, padded with -inf
 
     const float *group_at(int32_t g) const { return g + 1 == groups ? tail : values + (size_t)g * group; }
-    HR_INLINE F8 scaled(const float *p) const { return (load(p) - splat(shift)) / splat(divisor); }
+    HR_INLINE F8 scaled(const float *p) const {
+        const F8 x = load(p) - splat(shift);
+        return divisor == 1.0f ? x : x / splat(divisor);
+    }
 };
 
 // Group maxima of raw values; `top` is the largest. Returns false if a value is NaN or +inf, or the row is too long.
@@ -115,115 +112,6 @@ HR_INLINE M8 inside(F8 v, int32_t first, Limit limit) {
     const F8 value = splat(limit.value);
     const M8 low_id = greater(splat(limit.id + 1), lane_index() + splat(first));
     return less(value, v) | (less_equal(value, v) & low_id);
-}
-
-// Sum of e^value over the prefix; values are scaled, none above 0.
-inline double mass_of(const Scores &s, Limit limit) {
-    double total = 0;
-    for (int32_t g = 0; g < s.groups; g++) {
-        if (s.maxima[g] < limit.value) continue;
-        const float *p = s.group_at(g);
-        F8 lanes = zero();
-        for (int32_t i = 0; i < s.group; i += 8) {
-            const F8 v = s.scaled(p + i);
-            lanes = lanes + select(inside(v, g * s.group + i, limit), exp_nonpositive(v), zero());
-        }
-        total += (double)sum(lanes);
-    }
-    return total;
-}
-
-// What a prefix must reach: a number of tokens, or a mass (sum of e^value).
-struct Goal {
-    bool by_mass;
-    double needed;
-    float floor;                             // no value below takes part
-    Limit limit;                             // nor any place after this one
-};
-
-// Calls visit(id, key, weight) in ascending id for the values inside goal whose key lies in [low, high].
-template <class Visit>
-HR_INLINE void each_between(const Scores &s, const Goal &goal, uint32_t low, uint32_t high, Visit visit) {
-    low = greatest(low, kBestKey);
-    high = least(high, kWorstKey);
-    const float least_value = greatest(greatest(goal.floor, goal.limit.value), value_of_key(high));
-    const F8 worst = splat(least_value), best = splat(value_of_key(low));
-    for (int32_t g = 0; g < s.groups; g++) {
-        if (s.maxima[g] < least_value) continue;
-        const float *p = s.group_at(g);
-        for (int32_t i = 0; i < s.group; i += 8) {
-            const F8 v = s.scaled(p + i);
-            const int32_t first = g * s.group + i;
-            uint32_t lanes = bits(inside(v, first, goal.limit) & less_equal(worst, v) & less_equal(v, best));
-            if (lanes == 0) continue;
-            int32_t keys[8];
-            float weights[8];
-            store(keys, order_key(v));
-            store(weights, goal.by_mass ? exp_nonpositive(v) : splat(1.0f));
-            for (; lanes != 0; lanes &= lanes - 1) {
-                const int lane = __builtin_ctz(lanes);
-                const uint32_t key = (uint32_t)keys[lane];    // +0 and -0 are one value but may lie in two ranges
-                if (key >= low && key <= high && first + lane < s.count) visit(first + lane, key, (double)weights[lane]);
-            }
-        }
-    }
-}
-
-// The last place of the shortest prefix inside goal.limit that reaches the goal; all of it if none does.
-inline Limit select_prefix(const Scores &s, const Goal &goal) {
-    double bins[2048], before = 0;
-    uint32_t low = 0, high = kWorstKey;
-    for (int32_t shift = 21;; shift = shift == 21 ? 10 : 0) {
-        const int32_t width = shift == 0 ? 10 : 11;
-        for (int32_t i = 0; i < 2048; i++) bins[i] = 0;
-        each_between(s, goal, low, high, [&](int32_t, uint32_t key, double weight) {
-            bins[(key >> shift) & ((1u << width) - 1)] += weight;
-        });
-        int32_t chosen = -1;
-        double reached = 0;
-        for (int32_t i = 0; i < 1 << width; i++) {
-            if (bins[i] == 0) continue;
-            reached = chosen < 0 ? 0 : reached + bins[chosen];
-            chosen = i;
-            if (before + reached + bins[i] >= goal.needed) break;
-        }
-        if (chosen < 0) return goal.limit;
-        before += reached;
-        low = low + ((uint32_t)chosen << shift);
-        high = least(high, low + (1u << shift) - 1);
-        if (shift == 0) break;
-    }
-    Limit last = {value_of_key(low), -1};    // ties: as many of the lowest ids as are needed
-    double reached = before;
-    each_between(s, goal, low, low, [&](int32_t id, uint32_t, double weight) {
-        if (last.id >= 0 && reached >= goal.needed) return;
-        reached += weight;
-        last.id = id;
-    });
-    return last;
-}
-
-// The k-th largest of n values.
-inline float kth_largest(const float *values, int32_t n, int32_t k) {
-    uint32_t low = 0, width = 11;
-    int32_t bins[2048];
-    for (uint32_t shift = 21;; shift = shift == 21 ? 10 : 0, width = shift == 0 ? 10 : 11) {
-        for (int32_t i = 0; i < 2048; i++) bins[i] = 0;
-        for (int32_t i = 0; i < n; i++) {
-            const uint32_t b = float_bits(values[i] + 0.0f), key = b >> 31 ? b : 0x7fffffffu - b;
-            if (((uint64_t)(key ^ low) >> (shift + width)) == 0) bins[(key >> shift) & ((1u << width) - 1)]++;
-        }
-        uint32_t i = 0;
-        while (k > bins[i]) k -= bins[i++];
-        low += i << shift;
-        if (shift == 0) return value_of_key(low);
-    }
-}
-
-// The k first places, k > 0. If there are k groups, the k-th largest of their maxima is a floor: k values reach it.
-inline Limit first_places(const Scores &s, int32_t k) {
-    const float floor = k <= s.groups ? kth_largest(s.maxima, s.groups, k) : kMinusInfinity;
-    return select_prefix(s, {false, (double)k, floor, {kMinusInfinity, kAnyId}});
 }
 
 }  // namespace HR_ISA

@@ -1,0 +1,109 @@
+// bench_sample [isa]: time of drawing one token from a row of 151,936 logits on one thread, and of its log-probabilities.
+//
+// Logits are normal numbers: deviation 1 is flat (nearly every token has to be looked at), 3 is like a language model's.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <vector>
+
+#include "headrace/kernels.h"
+
+namespace {
+
+using namespace headrace;
+
+constexpr int32_t kVocab = 151936, kRepetitions = 60;
+
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+std::vector<float> normals(float deviation) {
+    std::vector<float> v(kVocab);
+    uint32_t state = 1;
+    for (float &x : v) {
+        for (int i = 0; i < 12; i++) x += (float)((state = state * 1664525u + 1013904223u) >> 8) * 0x1p-24f;
+        x = (x - 6) * deviation;
+    }
+    return v;
+}
+
+struct Row {
+    std::vector<float> logits, scratch = std::vector<float>(kVocab + 16384), top_logprobs = std::vector<float>(32);
+    std::vector<int32_t> top_ids = std::vector<int32_t>(32), seen_ids, seen_counts;
+    std::vector<uint32_t> allowed = std::vector<uint32_t>(kVocab / 32, 0xfffffffeu);
+    SampleArgs args = {};
+
+    explicit Row(float deviation) : logits(normals(deviation)) {
+        for (int32_t i = 0; i < 2000; i++) seen_ids.push_back(i * 61), seen_counts.push_back(i % 3);
+        args.logits = logits.data();
+        args.vocab = kVocab;
+        args.scratch = scratch.data();
+        args.temperature = args.top_p = args.repetition = 1;
+        args.num_logprobs = -1;
+        args.top_ids = top_ids.data();
+        args.top_logprobs = top_logprobs.data();
+    }
+    void penalize() {
+        args.repetition = 1.1f;
+        args.seen_ids = seen_ids.data();
+        args.seen_counts = seen_counts.data();
+        args.num_seen = (int32_t)seen_ids.size();
+    }
+};
+
+void bench(const Kernels &kernels, const char *name, Row &row) {
+    std::vector<double> times;
+    for (int i = 0; i < kRepetitions; i++) {
+        row.args.position = i;
+        const double begin = now_s();
+        kernels.sample(&row.args);
+        times.push_back(now_s() - begin);
+    }
+    std::sort(times.begin(), times.end());
+    std::printf("  %-52s %7.1f / %7.1f us\n", name, times[0] * 1e6, times[kRepetitions / 2] * 1e6);
+}
+
+void bench_deviation(const Kernels &kernels, float deviation) {
+    std::printf("deviation %g (best / median of %d)\n", deviation, kRepetitions);
+    Row row(deviation);
+    row.args.temperature = 0;
+    bench(kernels, "greedy", row);
+    row.args.temperature = 0.8f;
+    bench(kernels, "temperature 0.8", row);
+    row.args.min_p = 0.05f;
+    bench(kernels, "min_p 0.05", row);
+    row.args.min_p = 0;
+    row.args.top_k = 50;
+    bench(kernels, "top_k 50", row);
+    row.args.top_k = 20000;
+    bench(kernels, "top_k 20000", row);
+    row.args.top_p = 0.95f;
+    bench(kernels, "top_k 20000, top_p 0.95", row);
+    row.args.top_k = 50;
+    bench(kernels, "top_k 50, top_p 0.95", row);
+    row.args.top_k = 0;
+    bench(kernels, "top_p 0.95", row);
+    row.args.num_logprobs = 20;
+    bench(kernels, "top_p 0.95, 20 logprobs", row);
+    row.penalize();
+    bench(kernels, "top_p 0.95, 20 logprobs, penalties", row);
+    row.args.allowed = row.allowed.data();
+    bench(kernels, "top_p 0.95, 20 logprobs, penalties, mask", row);
+    row.args.temperature = 1.0f;
+    row.args.allowed = nullptr;
+    row.args.num_seen = 0;
+    row.args.num_logprobs = -1;
+    bench(kernels, "top_p 0.95 at temperature 1", row);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    const Kernels *kernels = argc > 1 ? find_kernels(argv[1]) : best_kernels();
+    if (!kernels) {
+        std::fprintf(stderr, "usage: bench_sample [portable|avx2|avx512|neon]\n");
+        return 2;
+    }
+    std::printf("%s, %d tokens, one thread\n", kernels->name, kVocab);
+    for (float deviation : {1.0f, 3.0f}) bench_deviation(*kernels, deviation);
+    return 0;
+}
