@@ -257,6 +257,26 @@ void check_large() {
     }
 }
 
+// More equal or nearly equal values in one bin than there is room for.
+void check_crowded() {
+    Random random(23);
+    for (int trial = 0; trial < 12; trial++) {
+        Request r;
+        r.logits = random.normals(trial % 4 == 3 ? 300001 : 151936, trial % 2 ? 1e-4f : 1.0f);
+        for (float &x : r.logits) x = trial % 2 ? x - 2 : std::round(2 * x) / 2;
+        r.logits[(size_t)random.below(100000)] = 7;
+        r.top_k = trial % 3 == 0 ? 20000 : trial % 3 == 1 ? 0 : 100000;
+        r.top_p = trial % 3 == 0 ? 1.0f : trial % 3 == 1 ? 0.1f : 0.03f;
+        r.temperature = trial % 3 == 0 ? 1.0f : 1.5f;
+        for (int position = 0; position < 6; position++) {
+            r.position = position;
+            const Naive want = naive(r);
+            for (const Kernels *k : kernel_sets())
+                check(want.close || run(*k, r).token == want.token, "%s: crowded row %d, position %d", k->name, trial, position);
+        }
+    }
+}
+
 void check_errors() {
     for (const Kernels *k : kernel_sets())
         for (int32_t vocab : {1, 9, 64, 200})
@@ -342,6 +362,7 @@ int main() {
     check_philox();
     check_random();
     check_large();
+    check_crowded();
     check_errors();
     check_logprobs();
     check_distribution();
