@@ -324,6 +324,8 @@ int main() {
     check_setup({4, 4, 80, 16, KVType::F32, 0, 0}, mixed, 5);
     check_setup({4, 4, 96, 64, KVType::F16, 33, 0}, {{1400, 3}, {600, 40}, {0, 70}}, 6);
     check_setup({5, 1, 40, 16, KVType::F32, 512, 20.0f}, {{1535, 2}, {511, 3}, {1030, 30}}, 7);
+    for (int32_t heads = 1; heads <= 8; heads++)              // every height of a tile, at the common head sizes
+        for (int32_t dims : {64, 128}) check_setup({heads, 1, dims, 16, KVType::F16, 0, 0}, {{70, 2}, {575, 1}}, 20 + heads);
     check_setup({16, 1, 16, 4, KVType::F16, 0, 0}, mixed, 8);
     check_setup({40, 2, 8, 1, KVType::F32, 1, 0}, {{100, 5}, {0, 3}}, 9);
     check_setup({2, 1, 72, 256, KVType::F16, 700, 0}, {{2100, 1}, {1999, 4}}, 10);

@@ -8,7 +8,7 @@
 // otherwise g++ 12 keeps the sums in memory.
 //
 // While a chunk is used, the next one is drawn into the cache, evenly: the score loop asks for its K, the value loop for
-// its V. Asking for all of it in the score loop fills the core's miss buffers and stalls the loop.
+// its V. Asking for all of it in the score loop is more than the core's miss buffers hold.
 #pragma once
 #include <type_traits>
 

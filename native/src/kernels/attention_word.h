@@ -9,6 +9,9 @@ namespace headrace {
 namespace HR_ISA {
 
 #if defined(HR_SIMD_AVX512)
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"  // g++ 12: the undefined operand of its own extract intrinsics
+#endif
 
 struct Wide { __m512 v; };
 using Word = Wide;
