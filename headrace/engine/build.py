@@ -245,6 +245,7 @@ def make_runner(resolved: Resolved, model: LoadedModel, backend: Backend) -> Run
     """The runner with its pool, program and slots."""
     limits = resolved.step_limits
     pool = backend.kv_pool(resolved.geometry, resolved.num_blocks)
+    model.shift_keys(pool)
     state = DeviceState(
         resolved.max_num_seqs, resolved.max_model_len, limits.table_width, model.spec.vocab_size
     )

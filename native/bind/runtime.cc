@@ -122,6 +122,12 @@ std::shared_ptr<KVMemory> kv_memory(const std::string &dtype,
         KVMemory::Shape{type, layers, block_size, kv_heads, head_size, num_blocks});
 }
 
+void shift_keys(KVMemory &kv, int32_t layer, const Array<float, 3> &values) {
+    if (values.shape(1) != size_t(kv.shape().kv_heads) || values.shape(2) != size_t(kv.shape().head_size))
+        fail("shifts of keys must be [spans, KV heads, head size]");
+    kv.shift_keys(layer, values.data(), to_int32("the number of spans", values.shape(0)));
+}
+
 nb::tuple read_block(const KVMemory &kv, int32_t layer, int32_t block) {
     const auto &shape = kv.shape();
     const size_t p = shape.block_size, h = shape.kv_heads, d = shape.head_size;
@@ -150,6 +156,7 @@ void bind_runtime(nb::module_ &module) {
         .def("copy", &KVMemory::copy, nb::call_guard<nb::gil_scoped_release>())
         .def("fill", &KVMemory::fill, nb::call_guard<nb::gil_scoped_release>())
         .def("read", &read_block)
+        .def("shift_keys", &shift_keys, nb::arg("layer"), nb::arg("values").noconvert())
         .def_prop_ro("bytes", &KVMemory::bytes);
     nb::class_<Runtime> runtime(module, "Runtime");
     runtime

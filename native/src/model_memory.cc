@@ -138,10 +138,23 @@ KVMemory::KVMemory(const Shape &shape) : shape_(shape) {
     block_bytes_ = checked_product({size(shape.kv_heads), size(unit_.per_block), unit_.bytes});
     layer_bytes_ = round_up(checked_product({block_bytes_, size(shape.num_blocks)}), kAlign);
     region_ = std::make_unique<Region>(checked_product({layer_bytes_, size(shape.layers)}));
+    key_shifts_.resize(size(shape.layers));
 }
 
 KVLayer KVMemory::layer(int32_t index) const {
-    return {shape_.type, shape_.block_size, shape_.kv_heads, shape_.head_size, region_->data() + layer_bytes_ * index};
+    KVLayer layer{shape_.type, shape_.block_size, shape_.kv_heads, shape_.head_size, region_->data() + layer_bytes_ * index};
+    const std::vector<float> &shifts = key_shifts_[static_cast<size_t>(index)];
+    if (shifts.empty()) return layer;
+    layer.key_shifts = shifts.data();
+    layer.shift_spans = static_cast<int32_t>(shifts.size() / static_cast<size_t>(shape_.kv_heads * shape_.head_size));
+    return layer;
+}
+
+void KVMemory::shift_keys(int32_t layer, const float *values, int32_t spans) {
+    if (layer < 0 || layer >= shape_.layers) throw std::out_of_range("layer " + std::to_string(layer));
+    if (shape_.type != KVType::I8 || spans < 1) throw std::invalid_argument("shifts are for int8 keys, at least one span");
+    const size_t count = checked_product({size_t(spans), size_t(shape_.kv_heads), size_t(shape_.head_size)});
+    key_shifts_[static_cast<size_t>(layer)].assign(values, values + count);
 }
 
 void KVMemory::check_block(int32_t block) const {

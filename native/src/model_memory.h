@@ -79,7 +79,9 @@ class KVMemory {
     // Indices are checked: std::out_of_range.
     void copy(int32_t source, int32_t target);
     void fill(int32_t block, float value);                  // as if every key and value were `value`
-    // keys and values [block_size][kv_heads][head_size]
+    // Keys of I8 are stored less these (see KVLayer): [spans][kv_heads][head_size]; std::invalid_argument for other types.
+    void shift_keys(int32_t layer, const float *values, int32_t spans);
+    // keys (less their shift) and values [block_size][kv_heads][head_size]
     void read(int32_t layer, int32_t block, float *keys, float *values) const;
 
   private:
@@ -90,6 +92,7 @@ class KVMemory {
     KVUnit unit_;
     size_t block_bytes_, layer_bytes_;
     std::unique_ptr<Region> region_;
+    std::vector<std::vector<float>> key_shifts_;            // per layer, empty = none
 };
 
 }  // namespace headrace

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace import _native
-from headrace.compute.ops.api import KV_BITS, AttentionParams, StepLimits
+from headrace.compute.ops.api import KV_BITS, SHIFT_SPAN, AttentionParams, StepLimits
 from headrace.compute.ops.backends.native.backend import NativeBackend, NativeOptions
 from headrace.compute.ops.backends.reference import ReferenceBackend
 from tests.kit.steps import SCHEMES, Rows, float_weight, geometry, group_size, random_weight, run_ops
@@ -139,17 +139,22 @@ def test_rope_and_head_norm(natives, head_size, tokens):
     compare(natives, make, tokens, 2e-6)
 
 
-def attention_case(head_size, block_size, length, dtype, params):
+def attention_case(head_size, block_size, length, dtype, params, shifts=None):
     """A prompt of `length` tokens, its last third in a second step; results and the KV of the last block."""
     rng = np.random.default_rng(head_size + block_size + length)
     width = (params.heads + 2 * params.kv_heads) * head_size
     x = rng.standard_normal((length, width)).astype(np.float32)
+    if shifts is not None:
+        keys = slice(params.heads * head_size, (params.heads + params.kv_heads) * head_size)
+        x[:, keys] += shifts[np.arange(length) // SHIFT_SPAN].reshape(length, -1)
     blocks = -(-length // block_size)
     table = list(rng.permutation(blocks + 1)[:blocks])
     cut = max(1, length * 2 // 3)
 
     def run(backend):
         kv = backend.kv_pool(geometry(1, params.kv_heads, head_size, block_size, dtype), blocks + 1)
+        if shifts is not None and dtype == "int8":
+            kv.shift_keys(0, shifts)
         embed = backend.matrix([float_weight(x)])
         sizes = (params.heads * head_size, params.kv_heads * head_size, params.kv_heads * head_size)
 
@@ -188,7 +193,39 @@ def test_attention_kinds(natives, heads, kv_heads, softcap, window):
     check_attention(natives, attention_case(32, 16, 45, "f16", params))
 
 
-def check_attention(natives, run):
+def test_shifted_keys_are_as_precise_as_keys_without_a_bias(natives):
+    """A constant of all keys, twenty times their spread, does not cost codes their precision."""
+    params = AttentionParams(heads=6, kv_heads=2, head_size=64, scale=0.125)
+    shifts = 20 * np.random.default_rng(3).standard_normal((2, 2, 64)).astype(np.float32)
+    run = attention_case(64, 16, 600, "int8", params, shifts)
+    check_attention(natives, run, 3e-4)
+    exact, _ = attention_case(64, 16, 600, "f32", params, shifts)(ReferenceBackend())
+    coarse, _ = attention_case(64, 16, 600, "int8", params)(ReferenceBackend())
+    plain, _ = attention_case(64, 16, 600, "f32", params)(ReferenceBackend())
+    error = np.abs(run(ReferenceBackend())[0] - exact).mean()
+    assert error < 1.5 * np.abs(coarse - plain).mean()
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -2.5, 1e-38, 1e30, np.nan, np.inf])
+@pytest.mark.parametrize("block_size", [5, 32])
+def test_filled_and_copied_int8_blocks_read_alike(natives, block_size, value):
+    shape = geometry(1, 2, 40, block_size, "int8")
+    pools = [ReferenceBackend().kv_pool(shape, 3), *(b.kv_pool(shape, 3) for b in natives.values())]
+    for pool in pools:
+        pool.fill(1, value)
+        pool.copy(1, 2)
+    wanted = pools[0].read(0, 2)
+    for pool in pools:
+        for mine, theirs in zip(pool.read(0, 2), wanted, strict=True):
+            assert np.array_equal(mine, theirs, equal_nan=True)
+        assert (pool.read(0, 0)[0] == 0).all()
+    if np.isfinite(value):
+        assert np.abs(wanted[0] - np.float32(value)).max() <= abs(value) / 127 + 1e-30
+    else:
+        assert np.isnan(wanted).all()
+
+
+def check_attention(natives, run, tolerance=2e-5):
     wanted, (keys, values) = run(ReferenceBackend())
     first = None
     for variant, backend in natives.items():
@@ -197,4 +234,4 @@ def check_attention(natives, run):
         assert got.tobytes() == first.tobytes(), variant
         assert (own_keys == keys).all()
         assert (own_values == values).all()
-    assert np.abs(first - wanted).max() < 2e-5
+    assert np.abs(first - wanted).max() < tolerance

@@ -13,6 +13,7 @@ CASES = {
     "llama": {},
     "gemma3": {"num_hidden_layers": 6},
     "phi3": {},
+    "qwen2": {},
     "llama_biases": {**DYNAMIC, "max_position_embeddings": 32},
 }
 

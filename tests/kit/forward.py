@@ -37,6 +37,7 @@ class Harness:
         self.width = -(-max_len // block_size)
         self.block_size = block_size
         self.kv = backend.kv_pool(self.model.geometry(block_size, dtype), num_blocks)
+        self.model.shift_keys(self.kv)
         limits = StepLimits(max_tokens=max_len, max_rows=slots, max_logits=max_len, table_width=self.width)
         self.program = backend.compile(self.model.forward, limits, self.kv)
         order = np.random.default_rng(5).permutation(num_blocks)

@@ -48,6 +48,10 @@ def test_auto_values_have_reasons():
 @pytest.mark.parametrize(
     ("layers", "kv_heads", "head_size", "block", "dtype", "want"),
     [
+        (1, 1, 64, 16, "int8", 2112),
+        (30, 3, 64, 32, "int8", 30 * 3 * 2 * 2112),
+        (1, 1, 40, 16, "int8", 1344),
+        (2, 2, 40, 5, "int8", 4 * 5 * 84),
         (1, 1, 64, 16, "f16", 4096),
         (30, 3, 64, 16, "f16", 368640),
         (30, 3, 64, 16, "f32", 737280),

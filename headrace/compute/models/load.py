@@ -8,7 +8,7 @@ import numpy as np
 from headrace.base.specs import ModelSpec, RopeSpec
 from headrace.compute.models.decoder import AttentionWeights, DecoderWeights, MlpWeights, make_forward
 from headrace.compute.models.rope import RopeBank
-from headrace.compute.ops.api import Backend, Forward, Handle, KVGeometry
+from headrace.compute.ops.api import F32, SHIFT_SPAN, Backend, Forward, Handle, KVGeometry, KVPool
 from headrace.compute.weights.checkpoint import Checkpoint
 from headrace.compute.weights.packed.cache import PackedCache
 from headrace.compute.weights.packed.store import PackedStore
@@ -28,6 +28,16 @@ class LoadedModel:
     forward: Forward
     weight_bytes: int
     rope: RopeBank
+    key_shifts: tuple[F32 | None, ...] = ()
+    """Per layer [spans, K, D]: what all keys of a span have in common; see `shift_keys`."""
+
+    def shift_keys(self, pool: KVPool) -> None:
+        """Make int8 keys precise where a bias would set their scale; call it before the first step."""
+        if pool.geometry.dtype != "int8":
+            return
+        for layer, shift in enumerate(self.key_shifts):
+            if shift is not None:
+                pool.shift_keys(layer, shift)
 
     def geometry(self, block_size: int, dtype: str) -> KVGeometry:
         """The shape of the model's KV for blocks of `block_size` tokens in a number format of `KV_BITS`."""
@@ -83,7 +93,11 @@ def load_model(
     checkpoint.weights.release()
     store.finish()
     return LoadedModel(
-        spec=spec, forward=make_forward(spec, weights), weight_bytes=loader.weight_bytes, rope=rope
+        spec=spec,
+        forward=make_forward(spec, weights),
+        weight_bytes=loader.weight_bytes,
+        rope=rope,
+        key_shifts=tuple(loader.key_shift(index) for index in range(len(spec.layers))),
     )
 
 
@@ -122,6 +136,29 @@ class _Loader:
             for name, has, size in zip(names, present, sizes, strict=True)
         ]
         return self._backend.vector(np.concatenate(parts))
+
+    def key_shift(self, index: int) -> F32 | None:
+        """The bias of a layer's keys as rotary embeddings turn it, on average over each span [spans, K, D].
+
+        Slow dims of Qwen2's keys have biases a hundred times their spread. None: no bias, or one that is not
+        common to all keys (head norms, angles that depend on the length, a soft cap on scores).
+        """
+        name, a = f"layers.{index}.k.bias", self._spec.layers[index].attention
+        if not self._weights.has(name) or a.qk_norm or a.softcap is not None or self._rope.kind != "static":
+            return None
+        bias = self._weights.vector(name).reshape(1, a.kv_heads, a.head_size)
+        if a.rope.kind == "none":
+            return bias.astype(np.float32)
+        starts = np.arange(0, len(self._rope.table(a.rope)[0]), SHIFT_SPAN)
+        cosines, sines = (
+            np.stack([table[at : at + SHIFT_SPAN].mean(0, np.float64) for at in starts])[:, None]
+            for table in self._rope.table(a.rope)
+        )
+        half = cosines.shape[-1]
+        first, second = bias[..., :half], bias[..., half : 2 * half]
+        turned = [first * cosines - second * sines, second * cosines + first * sines]
+        rest = np.broadcast_to(bias[..., 2 * half :], (len(starts), a.kv_heads, a.head_size - 2 * half))
+        return np.concatenate([*turned, rest], axis=-1).astype(np.float32)
 
     def rope_table(self, spec: RopeSpec) -> Handle:
         if spec.kind == "none":

@@ -24,6 +24,8 @@ I32 = NDArray[np.int32]
 
 KV_BITS = {"f16": 16, "f32": 32, "int8": 8}
 """Number formats of keys and values, and bits of one (int8: without its scales)."""
+SHIFT_SPAN = 512
+"""Positions whose int8 keys share a shift."""
 UNIT = 16
 """Tokens that KV memory keeps together in blocks of a multiple of it."""
 
@@ -98,7 +100,15 @@ class KVPool(Protocol):
         ...
 
     def read(self, layer: int, block: int) -> tuple[F32, F32]:
-        """Keys and values of a block, each [P, K, D] float32 (tests, debugging)."""
+        """Keys (less their shift) and values of a block, each [P, K, D] float32 (tests, debugging)."""
+        ...
+
+    def shift_keys(self, layer: int, values: F32) -> None:
+        """Store int8 keys of `layer` less `values` [spans, K, D], one per `SHIFT_SPAN` positions.
+
+        Called before the first step; attention gives the same results but for rounding. Not for layers with a
+        soft cap.
+        """
         ...
 
     def fill(self, block: int, value: float) -> None:

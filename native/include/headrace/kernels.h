@@ -85,11 +85,24 @@ enum class KVType : int32_t { F16 = 0, F32 = 1, I8 = 2 };
 // Hadamard matrix with entries +-1 (kernels/attention_load.h). Codes are in [-127, 127]: scale = max |x| / 127 rounded
 // up to bfloat16 (it has the range of a float, and a step needs no more precision), code = rint(x * (1 / scale)). A head
 // with a NaN or an infinity has scale NaN and codes 0; one whose maximum is below 2^-100 is zero.
+//
+// I8 keys may be stored less a shift, one vector per kShiftSpan positions [spans][kv_heads][head_size] (the last one
+// holds beyond its end): a constant that is common to all keys, such as a bias that rotary embeddings turn slowly, would
+// otherwise set the scale. Attention adds q . shift to the maximum of a span's partial softmax, which is exact.
+constexpr int32_t kShiftSpan = 512;
+
 struct KVLayer {
     KVType type;
     int32_t block_size, kv_heads, head_size;
     uint8_t *data;
+    const float *key_shifts = nullptr;
+    int32_t shift_spans = 0;
 };
+
+static inline const float *key_shift_of(const KVLayer &kv, int32_t span, int32_t kv_head) {
+    const int32_t at = span < kv.shift_spans ? span : kv.shift_spans - 1;
+    return kv.key_shifts + ((size_t)at * (size_t)kv.kv_heads + (size_t)kv_head) * (size_t)kv.head_size;
+}
 
 // Where the parts of a unit lie, in bytes from its start.
 struct KVUnit {

@@ -182,6 +182,8 @@ template <class T> void attend_rows(Strip &s, const Chunk &c, int32_t row, int32
     }
 }
 
+static_assert(kSplit == kShiftSpan, "a partial softmax has one shift of keys");
+
 // Partial softmax of all rows over one split.
 template <class T> void attend_split(Strip &s, const Sequence &seq, int32_t split, float cap) {
     for (int32_t r = 0; r < s.rows + 8; r++) s.maximum[r] = kNone, s.weight[r] = 0.0f;
@@ -196,6 +198,22 @@ template <class T> void attend_split(Strip &s, const Sequence &seq, int32_t spli
             const int32_t row = s.tile_begin(t);
             attend_rows<T>(s, chunk, row, s.tile_begin(t + 1) - row, cap);
             if (t == 0) stop_drawing(&chunk);
+        }
+    }
+}
+
+// Keys of the split are stored less a shift: all its scores are short of q . shift, so its maximum is.
+void add_shift(Strip &s, const Sequence &seq, int32_t split) {
+    alignas(64) float shift[kMaxHead];
+    std::memcpy(shift, key_shift_of(*seq.kv, split, seq.kv_head), (size_t)s.dims * sizeof(float));
+    rotate(shift, s.dims, seq.unit.rotation);
+    for (int32_t t = 0; t < s.tiles; t++) {
+        const int32_t row = s.tile_begin(t), rows = s.tile_begin(t + 1) - row;
+        for (int32_t r = 0; r < rows; r++) {
+            const float *q = s.q + row * s.dims + r;
+            float product = 0.0f;
+            for (int32_t d = 0; d < s.dims; d++) product = __builtin_fmaf(q[d * rows], shift[d], product);
+            s.maximum[row + r] += product;
         }
     }
 }
@@ -290,6 +308,7 @@ void attend_item(const AttentionArgs &a, const Shape &shape, const Item &item, i
     const int32_t splits = slot >= 0 ? max_splits(a) : 0;
     for (int32_t i = begin; i < end; i++) {
         attend_split<T>(s, seq, item.split_begin + i, a.softcap * kLog2E);
+        if (T::kScaled && a.kv->key_shifts) add_shift(s, seq, item.split_begin + i);
         close_split(a, s, item.split_begin + i, splits, item, slot);
     }
     if (slot >= 0) return;

@@ -66,9 +66,10 @@ void write_codes(const float *x, int32_t dims, uint8_t *codes, size_t stride, ui
     }
 }
 
-void write_bytes(const Place &place, const float *k, const float *v, int32_t dims, int32_t rotation) {
+// shift: null, or what K is stored less of.
+void write_bytes(const Place &place, const float *k, const float *v, const float *shift, int32_t dims, int32_t rotation) {
     alignas(64) float rotated[kMaxHead];
-    std::memcpy(rotated, k, (size_t)dims * sizeof(float));
+    for (int32_t d = 0; d < dims; d += 8) store(rotated + d, shift ? load(k + d) - load(shift + d) : load(k + d));
     rotate(rotated, dims, rotation);
     write_codes(rotated, dims, place.keys, (size_t)place.stride, place.key_scale);
     write_codes(v, dims, place.values, 1, place.value_scale);
@@ -87,7 +88,10 @@ void kv_write(const Batch *batch, const KVLayer *kv, const float *k, size_t ldk,
         const float *key = k + token * ldk + (size_t)head * dims, *value = v + token * ldv + (size_t)head * dims;
         if (kv->type == KVType::F16) write_half(place, key, value, dims);
         else if (kv->type == KVType::F32) write_single(place, key, value, dims);
-        else write_bytes(place, key, value, dims, unit.rotation);
+        else
+            write_bytes(place, key, value,
+                        kv->key_shifts ? key_shift_of(*kv, batch->positions[token] / kShiftSpan, head) : nullptr, dims,
+                        unit.rotation);
     }
 }
 

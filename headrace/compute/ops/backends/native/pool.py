@@ -72,6 +72,10 @@ class NativeKVPool:
         """See `KVPool.read`."""
         return self.memory.read(layer, block)
 
+    def shift_keys(self, layer: int, values: F32) -> None:
+        """See `KVPool.shift_keys`."""
+        self.memory.shift_keys(layer, np.ascontiguousarray(values, np.float32))
+
     def fill(self, block: int, value: float) -> None:
         """See `KVPool.fill`."""
         self.memory.fill(block, float(np.float32(value)))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.compute.ops.api import F32, I32, KVGeometry
+from headrace.compute.ops.api import F32, I32, SHIFT_SPAN, KVGeometry
 
 _DTYPES = {"f16": np.float16, "f32": np.float32}
 _TINY = np.float32(2.0**-100)
@@ -17,6 +17,7 @@ class ReferenceKV:
     def __init__(self, geometry: KVGeometry, num_blocks: int) -> None:
         self.geometry = geometry
         self.num_blocks = num_blocks
+        self._shifts: dict[int, F32] = {}
         shape = (geometry.layers, num_blocks, geometry.block_size, geometry.kv_heads, geometry.head_size)
         if geometry.dtype == "int8":
             self._keys, self._values = _Codes(shape, rotation_run(geometry.head_size)), _Codes(shape, 1)
@@ -46,8 +47,23 @@ class ReferenceKV:
         self._keys.put((slice(None), block), values)
         self._values.put((slice(None), block), values)
 
-    def write(self, layer: int, blocks: I32, offsets: I32, keys: F32, values: F32) -> None:
-        """Store keys and values [N, K, D] at (block, offset) pairs [N]."""
+    def shift_keys(self, layer: int, values: F32) -> None:
+        """See `KVPool.shift_keys`."""
+        self._shifts[layer] = values
+
+    def _shift(self, layer: int, positions: I32) -> F32:
+        """What keys at `positions` [N] are stored less of [N, K, D]; zero [1] if nothing."""
+        shifts = self._shifts.get(layer)
+        return (
+            np.zeros(1, np.float32)
+            if shifts is None
+            else shifts[np.minimum(positions // SHIFT_SPAN, len(shifts) - 1)]
+        )
+
+    def write(self, layer: int, blocks: I32, positions: I32, keys: F32, values: F32) -> None:
+        """Store keys and values [N, K, D] of positions [N] in their blocks [N]."""
+        offsets = positions % self.geometry.block_size
+        keys = keys - self._shift(layer, positions)
         self._keys.put((layer, blocks, offsets), keys)
         self._values.put((layer, blocks, offsets), values)
 
@@ -59,7 +75,7 @@ class ReferenceKV:
         shape = (-1, self.geometry.kv_heads, self.geometry.head_size)
         keys = self._keys.get((layer, table[first:last])).reshape(shape)[cut]
         values = self._values.get((layer, table[first:last])).reshape(shape)[cut]
-        return keys, values
+        return keys + self._shift(layer, np.arange(begin, end, dtype=np.int32)), values
 
 
 def rotation_run(head_size: int) -> int:

@@ -82,7 +82,7 @@ class ReferenceOps:
         shape = (q.shape[0], -1, params.head_size)
         queries, size = np.ascontiguousarray(q).reshape(shape), kv.geometry.block_size
         blocks = ctx.tables[ctx.row_of, ctx.positions // size]
-        kv.write(layer, blocks, ctx.positions % size, k.reshape(shape), v.reshape(shape))
+        kv.write(layer, blocks, ctx.positions, k.reshape(shape), v.reshape(shape))
         out = np.empty(queries.shape, np.float32)
         for t in range(q.shape[0]):
             end = int(ctx.positions[t]) + 1
