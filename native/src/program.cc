@@ -6,6 +6,7 @@
 
 #include "model_memory.h"
 #include "program_barriers.h"
+#include "program_claims.h"
 
 namespace headrace {
 namespace {
@@ -252,12 +253,12 @@ void Program::add(Op op, std::shared_ptr<FloatVector> vector) {
 }
 
 // Panels in order, cut where the bytes read so far pass a thread's share.
-void Program::plan_shares(Op &op) const {
+Shares Program::plan_shares(const Op &op, int threads) const {
+    Shares result;
     const MatrixGroup &group = groups_[op.group];
-    const int threads = pool_->size();
     double total = 0, before = 0;
     for (const auto &part : group.parts) total += double(part->panels()) * part->view.panel_bytes;
-    op.shares.assign(threads, {});
+    result.panels.assign(threads, {});
     for (size_t i = 0; i < group.parts.size(); i++) {
         const double bytes = group.parts[i]->view.panel_bytes;
         const int32_t panels = group.parts[i]->panels();
@@ -267,33 +268,45 @@ void Program::plan_shares(Op &op) const {
         };
         for (int t = 0; t < threads; t++) {
             const int32_t begin = cut(t), end = t + 1 == threads ? panels : cut(t + 1);
-            if (begin < end) op.shares[t].push_back({static_cast<int32_t>(i), begin, end});
+            if (begin < end) result.panels[t].push_back({static_cast<int32_t>(i), begin, end});
         }
         before += bytes * panels;
     }
+    return result;
 }
 
 // Every thread owns MLP columns in units of 32 (a group of the quantization), in both halves.
-void Program::plan_gated_shares(Op &op) const {
+Shares Program::plan_gated_shares(const Op &op, int threads) const {
+    Shares result;
     const MatrixGroup &group = groups_[op.group];
-    const int threads = pool_->size();
     const int32_t width = op.out.width;
-    op.shares.assign(threads, {});
-    op.columns.assign(threads, {0, 0});
+    result.panels.assign(threads, {});
+    result.columns.assign(threads, {0, 0});
     for (int t = 0; t < threads; t++) {
         int32_t begin, end;
         share_of((width + 31) / 32, t, threads, &begin, &end);
         begin = std::min(width, 32 * begin);
         end = std::min(width, 32 * end);
-        op.columns[t] = {begin, end};
+        result.columns[t] = {begin, end};
         if (begin == end) continue;
         for (const int32_t column : {op.gate_column, op.up_column})
             for (size_t i = 0; i < group.parts.size(); i++) {
                 const int32_t from = column - group.first[i];
                 if (from < 0 || from >= group.parts[i]->view.n) continue;
-                op.shares[t].push_back({static_cast<int32_t>(i), (from + begin) / 16, (from + end + 15) / 16});
+                result.panels[t].push_back({static_cast<int32_t>(i), (from + begin) / 16, (from + end + 15) / 16});
             }
     }
+    return result;
+}
+
+// With many rows every thread does the same kind of share, so operations between two barriers are one stage of chunks.
+void Program::plan_stages() {
+    for (int32_t i = 0; i < static_cast<int32_t>(ops_.size()); i++) {
+        if (i == 0 || ops_[i].barrier[0]) stages_.push_back({i, i, true});
+        stages_.back().end = i + 1;
+        stages_.back().only_merges &= ops_[i].kind == OpKind::AttentionMerge;
+    }
+    if (pool_->size() > 1 && pool_->size() <= kMaxClaimingThreads) claims_ = std::make_unique<ChunkClaims>(*pool_, stages_.size());
 }
 
 void Program::place_scratch() {
@@ -315,11 +328,14 @@ void Program::finish(const Ref &output) {
         fail("a program ends in a buffer of logits");
     output_ = output;
     for (Op &op : ops_) {
-        if (op.kind == OpKind::Matmul) plan_shares(op);
-        if (op.kind == OpKind::GatedMatmul) plan_gated_shares(op);
+        if (op.kind != OpKind::Matmul && op.kind != OpKind::GatedMatmul) continue;
+        const auto plan = op.kind == OpKind::Matmul ? &Program::plan_shares : &Program::plan_gated_shares;
+        op.shares = (this->*plan)(op, pool_->size());
+        op.chunks = (this->*plan)(op, pool_->size() * kChunksPerThread);
     }
     place_scratch();
     BarrierPlan(*this).place();
+    plan_stages();
     finished_ = true;
 }
 

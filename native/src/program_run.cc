@@ -1,18 +1,21 @@
-// Running a program: every thread walks the list; shares are static.
+// Running a program: every thread walks the list. Few rows: shares are static, threads meet at barriers. Many rows: threads
+// claim chunks, stage by stage.
 #include <algorithm>
 #include <chrono>
 
 #include "headrace/program.h"
 #include "model_memory.h"
+#include "program_claims.h"
 
 namespace headrace {
 
 // One thread's walk through one step.
 class Executor {
   public:
-    Executor(Program &program, const StepInputs &inputs, int thread, int threads)
-        : p_(program), in_(inputs), k_(*program.kernels_), thread_(thread), threads_(threads),
-          mine_(program.scratch_->data() + program.private_bytes_ * thread) {}
+    // Share `thread` of `threads`. `claimed`: shares are chunks that any thread may run, so nothing is private.
+    Executor(Program &program, const StepInputs &inputs, int thread, int threads, bool claimed)
+        : p_(program), in_(inputs), k_(*program.kernels_), thread_(thread), threads_(threads), claimed_(claimed),
+          mine_(claimed ? nullptr : program.scratch_->data() + program.private_bytes_ * thread) {}
 
     void run(const Op &op) {
         rows_ = rows(p_.rows_of(op));
@@ -41,22 +44,23 @@ class Executor {
     struct Range { int32_t begin, end; };
 
     int32_t rows(Rows domain) const { return domain == Rows::Tokens ? in_.batch.num_tokens : in_.num_logits; }
-    bool few() const { return rows_ <= kPrivateRows; }
+    bool few() const { return !claimed_ && rows_ <= kPrivateRows; }
     Range my_rows() const {
         Range range;
         share_of(rows_, thread_, threads_, &range.begin, &range.end);
         return range;
     }
+    const Shares &shares(const Op &op) const { return claimed_ ? op.chunks : op.shares; }
     size_t ld(const Ref &ref) const { return p_.buffers_[ref.buffer].ld; }
     float *at(const Ref &ref) const {
         const Buffer &buffer = p_.buffers_[ref.buffer];
-        const bool own = buffer.private_offset != kShared && rows(buffer.rows) <= kPrivateRows;
+        const bool own = !claimed_ && buffer.private_offset != kShared && rows(buffer.rows) <= kPrivateRows;
         uint8_t *base = own ? mine_ + buffer.private_offset : p_.arena_->data() + buffer.offset;
         return reinterpret_cast<float *>(base) + ref.column;
     }
     QuantRows quant(int32_t id) const {
         const QuantBuffer &buffer = p_.quants_[id];
-        const bool own = buffer.private_offset != kShared && rows(buffer.rows) <= kPrivateRows;
+        const bool own = !claimed_ && buffer.private_offset != kShared && rows(buffer.rows) <= kPrivateRows;
         uint8_t *place = own ? mine_ + buffer.private_offset : p_.arena_->data() + buffer.offset;
         const int32_t capacity = own ? kPrivateRows : p_.max_rows_of(buffer.rows);
         const size_t groups = size_t(capacity) * (buffer.k / 32);
@@ -103,7 +107,7 @@ class Executor {
         const MatrixGroup &group = p_.groups_[op.group];
         QuantRows q;
         if (group.has_quant) q = quant(quant_id);
-        for (const Segment &s : op.shares[thread_]) {
+        for (const Segment &s : shares(op).panels[thread_]) {
             const int32_t first = group.first[s.part];
             const MatmulArgs args = {&group.parts[s.part]->view, at(op.a), ld(op.a), group.has_quant ? &q : nullptr,
                                      op.vector ? op.vector + first : nullptr, at(out) + first, ld(out), 0, rows_,
@@ -114,7 +118,7 @@ class Executor {
     void matmul(const Op &op) { multiply(op, op.quant, op.out); }
     void gated_matmul(const Op &op) {
         multiply(op, op.input_quant, op.b);
-        const auto [begin, end] = op.columns[thread_];
+        const auto [begin, end] = shares(op).columns[thread_];
         if (begin == end) return;
         const float *halves = at(op.b);
         float *y = at(op.out);
@@ -190,26 +194,73 @@ class Executor {
     const StepInputs &in_;
     const Kernels &k_;
     const int thread_, threads_;
+    const bool claimed_;
     uint8_t *const mine_;
     int32_t rows_ = 0;
 };
 
+namespace {
+
+class Stopwatch {
+  public:
+    explicit Stopwatch(bool on) : on_(on), last_(on ? Clock::now() : Clock::time_point()) {}
+    // Add the time since the last lap.
+    void lap(double *seconds) {
+        if (!on_) return;
+        const auto now = Clock::now();
+        *seconds += std::chrono::duration<double>(now - last_).count();
+        last_ = now;
+    }
+
+  private:
+    using Clock = std::chrono::steady_clock;
+    const bool on_;
+    Clock::time_point last_;
+};
+
+}  // namespace
+
 void Program::run(const StepInputs &inputs) {
+    if (!claims_ || inputs.batch.num_tokens <= kPrivateRows) {
+        pool_->run([&](int thread, int threads) { run_shares(inputs, thread, threads); });
+        return;
+    }
+    std::lock_guard<std::mutex> one_step(one_step_);
+    const int32_t *positions = inputs.batch.positions;
+    const bool merges = std::any_of(positions, positions + inputs.batch.num_tokens, [](int32_t p) { return p >= kAttentionSplit; });
+    for (size_t i = 0; i < stages_.size(); i++)
+        if (merges || !stages_[i].only_merges) claims_->open(i);
+    pool_->run([&](int thread, int) { run_claimed(inputs, thread, merges); });
+}
+
+void Program::run_shares(const StepInputs &inputs, int thread, int threads) {
     const int mode = (inputs.batch.num_tokens <= kPrivateRows) + 2 * (inputs.num_logits <= kPrivateRows);
-    pool_->run([this, &inputs, mode](int thread, int threads) {
-        using Clock = std::chrono::steady_clock;
-        Executor executor(*this, inputs, thread, threads);
-        const bool timed = timing_ && thread == 0;
-        auto last = timed ? Clock::now() : Clock::time_point();
-        for (const Op &op : ops_) {
-            if (op.barrier[mode]) pool_->barrier();
-            executor.run(op);
-            if (!timed) continue;
-            const auto now = Clock::now();
-            seconds_[static_cast<int>(op.kind)] += std::chrono::duration<double>(now - last).count();
-            last = now;
+    Executor executor(*this, inputs, thread, threads, false);
+    Stopwatch watch(timing_ && thread == 0);
+    for (const Op &op : ops_) {
+        if (op.barrier[mode]) pool_->barrier();
+        executor.run(op);
+        watch.lap(&seconds_[static_cast<int>(op.kind)]);
+    }
+}
+
+void Program::run_claimed(const StepInputs &inputs, int thread, bool merges) {
+    Stopwatch watch(timing_ && thread == 0);
+    const int chunks = claims_->chunks();
+    for (size_t i = 0; i < stages_.size(); i++) {
+        if (!merges && stages_[i].only_merges) continue;
+        int done = 0;
+        for (int chunk; (chunk = claims_->take(i, thread)) >= 0; done++) {
+            Executor executor(*this, inputs, chunk, chunks, true);
+            for (int32_t op = stages_[i].begin; op < stages_[i].end; op++) {
+                executor.run(ops_[op]);
+                watch.lap(&seconds_[static_cast<int>(ops_[op].kind)]);
+            }
         }
-    });
+        claims_->done(i, done);
+        claims_->wait(i);
+        watch.lap(&seconds_[static_cast<int>(ops_[stages_[i].begin].kind)]);
+    }
 }
 
 const float *Program::output() const {

@@ -132,6 +132,20 @@ void ThreadPool::wait_while(std::atomic<uint32_t> &word, uint32_t value) {
     parked_.fetch_sub(1);
 }
 
+void ThreadPool::wait_for_count(std::atomic<uint32_t> &count, uint32_t target) {
+    for (int i = 0; i < (crowded_ ? 0 : kSpins); i++) {
+        if (count.load(std::memory_order_acquire) == target) return;
+        relax();
+    }
+    parked_.fetch_add(1);
+    for (uint32_t seen; (seen = count.load()) != target; ) park(count, seen);
+    parked_.fetch_sub(1);
+}
+
+void ThreadPool::count_up(std::atomic<uint32_t> &count, uint32_t more, uint32_t target) {
+    if (count.fetch_add(more) + more == target && parked_.load() > 0) unpark_all(count);
+}
+
 void ThreadPool::change(std::atomic<uint32_t> &word, uint32_t value) {
     word.store(value);
     if (parked_.load() > 0) unpark_all(word);

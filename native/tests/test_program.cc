@@ -1,4 +1,6 @@
 // Step programs without Python: checks of sizes at building and running, where barriers fall, private rows.
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -6,6 +8,7 @@
 
 #include "headrace/program.h"
 #include "model_memory.h"
+#include "program_claims.h"
 
 using namespace headrace;
 
@@ -89,13 +92,17 @@ static void build(World &w) {
     p.finish({out, 0, 40});
 }
 
-static std::vector<float> run(World &w, int tokens) {
+static void step(World &w, int tokens) {
     std::vector<int32_t> ids(tokens), positions(tokens), rows(tokens, 0), starts = {0, tokens}, keys = {tokens}, table = {4, 2, 0, 0};
     for (int i = 0; i < tokens; i++) ids[i] = (i * 7) % kVocab, positions[i] = i;
     const StepInputs inputs = {{1, tokens, ids.data(), positions.data(), rows.data(), starts.data(), keys.data(), table.data(), 4},
                                positions.data(), positions.data(), tokens};
     w.program.check(inputs);
     w.program.run(inputs);
+}
+
+static std::vector<float> run(World &w, int tokens) {
+    step(w, tokens);
     return std::vector<float>(w.program.output(), w.program.output() + 40 * tokens);
 }
 
@@ -136,7 +143,61 @@ static void check_refusals() {
     expect_refused([&] { w.kv->fill(5, 0); }, "a block outside the pool");
 }
 
+// Threads that come late at random: kernels that sleep now and then.
+static std::atomic<uint32_t> calls{0};
+
+static void sleep_sometimes() {
+    const uint32_t draw = (calls.fetch_add(1) + 1) * 2654435761u >> 24;
+    if (draw < 40) std::this_thread::sleep_for(std::chrono::microseconds(10 * draw));
+}
+
+static void late_matmul(const MatmulArgs *args) {
+    sleep_sometimes();
+    best_kernels()->matmul(args);
+    sleep_sometimes();
+}
+
+static void late_norm(const float *x, size_t ldx, const float *weight, float eps, int32_t width, int32_t begin, int32_t end,
+                      float *y, size_t ldy) {
+    sleep_sometimes();
+    best_kernels()->rms_norm(x, ldx, weight, eps, width, begin, end, y, ldy);
+}
+
+static void check_late_threads() {
+    Kernels kernels = *best_kernels();
+    kernels.matmul = late_matmul;
+    kernels.rms_norm = late_norm;
+    World alone(1, best_kernels());
+    build(alone);
+    std::vector<std::vector<float>> expected(kTokens + 1);
+    for (int tokens = 1; tokens <= kTokens; tokens++) expected[tokens] = run(alone, tokens);
+    for (int threads : {2, 3, 9, kMaxClaimingThreads + 1}) {
+        World w(threads, &kernels);
+        build(w);
+        for (int round = 0; round < 60; round++) {
+            const int tokens = 1 + (round * 5 + threads) % kTokens;
+            std::memset(const_cast<float *>(w.program.output()), 0xff, 40 * kTokens * sizeof(float));
+            expect(run(w, tokens) == expected[tokens], "late threads change no bit");
+        }
+    }
+}
+
+static void check_two_callers() {
+    World w(2, best_kernels());
+    build(w);
+    const std::vector<float> expected = run(w, kTokens);
+    std::vector<std::thread> callers;
+    for (int i = 0; i < 3; i++)
+        callers.emplace_back([&] {
+            for (int round = 0; round < 100; round++) step(w, kTokens);
+        });
+    for (auto &caller : callers) caller.join();
+    expect(run(w, kTokens) == expected, "steps of several callers queue");
+}
+
 int main() {
+    check_late_threads();
+    check_two_callers();
     check_running();
     check_refusals();
     std::puts("program: all is well");

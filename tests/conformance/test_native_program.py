@@ -105,6 +105,23 @@ def test_any_split_into_rows_and_chunks_gives_the_same_bits(model, tiny):
                 assert tiny.run(rows, ids, some).tobytes() == wanted[some].tobytes()
 
 
+@pytest.mark.parametrize("starts", [(0, 300, 509), (509, 510, 511), (40, 511, 590)])
+def test_claimed_attention_with_and_without_a_merge_gives_the_same_bits(model, starts):
+    """Splits of 512 keys: steps that end before the second split leave out the merge."""
+
+    def fresh(threads):
+        tiny = Tiny(model, native(threads=threads), block_size=64)
+        for block in range(NUM_BLOCKS):
+            tiny.kv.fill(block, 0.25)
+        return tiny
+
+    rows = [(start, 3, list(range(12 * i, 12 * i + 12))) for i, start in enumerate(starts)]
+    alone = fresh(1)
+    wanted = np.concatenate([alone.run([row], PROMPT[3 * i : 3 * i + 3]) for i, row in enumerate(rows)])
+    for threads in (2, 3, 5, 17):
+        assert fresh(threads).run(rows, PROMPT[:9]).tobytes() == wanted.tobytes(), threads
+
+
 def test_unused_memory_is_never_read(model):
     """Blocks outside the tables, and places of a block past its keys, may hold anything."""
     clean, dirty = Tiny(model, native()), Tiny(model, native())

@@ -126,6 +126,8 @@ static inline KVUnit kv_unit(KVType type, int32_t block_size, int32_t head_size)
     return u;
 }
 
+constexpr int32_t kAttentionSplit = 512;     // keys of one partial softmax
+
 struct AttentionArgs {
     const Batch *batch;
     const KVLayer *kv;
@@ -167,7 +169,8 @@ struct Kernels {
                  int32_t heads, int32_t head_size, int32_t half, int32_t row_begin, int32_t row_end);
     void (*kv_write)(const Batch *batch, const KVLayer *kv, const float *k, size_t ldk, const float *v, size_t ldv,
                      int32_t thread, int32_t threads);
-    // two phases with a barrier between them: partial softmaxes of fixed splits, then their merge in order
+    // two phases with a barrier between them: partial softmaxes of fixed splits, then their merge in order; without a
+    // position >= kAttentionSplit there is nothing to merge
     void (*attention_partial)(const AttentionArgs *args, int32_t thread, int32_t threads);
     void (*attention_merge)(const AttentionArgs *args, int32_t thread, int32_t threads);
     // y = act(gate) * up; kind 0 silu, 1 gelu (tanh form); columns [col_begin, col_end)

@@ -5,11 +5,14 @@
 // operation reads and writes, and from how its work is shared, where threads must meet: nothing else places barriers.
 //
 // Few rows (<= kPrivateRows): a private norm or quantization is done by every thread for itself, which is cheaper
-// than a barrier. Results are the same bits either way.
+// than a barrier, and each thread has a fixed share of every operation.
+// More rows: the operations between two barriers are a stage of chunks that threads claim (program_claims.h), so a thread
+// that lost its core holds up the others for the chunk it was in at most. Results are the same bits either way.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -22,6 +25,7 @@ struct PackedMatrix;
 struct FloatVector;
 class KVMemory;
 class Region;
+class ChunkClaims;
 
 constexpr int32_t kPrivateRows = 4;
 constexpr int32_t kNone = -1;
@@ -53,6 +57,12 @@ struct MatrixGroup {
 // Panels of one part, the share of one thread.
 struct Segment { int32_t part, panel_begin, panel_end; };
 
+// What each thread, or each chunk, computes of a product.
+struct Shares {
+    std::vector<std::vector<Segment>> panels;
+    std::vector<std::pair<int32_t, int32_t>> columns;   // gated matmul: MLP columns
+};
+
 struct AttentionShape {
     int32_t heads, kv_heads, head_size, window;
     float scale, softcap;
@@ -77,8 +87,7 @@ struct Op {
     bool accumulate = false;            // matmul: add to `out` what was there
     AngleTable angles = {nullptr, nullptr, 0, 0};
     AttentionShape attention = {0, 0, 0, 0, 0, 0};
-    std::vector<std::vector<Segment>> shares;           // matmul: per thread
-    std::vector<std::pair<int32_t, int32_t>> columns;   // gated matmul: MLP columns per thread
+    Shares shares, chunks;              // products: per thread, and per chunk that any thread may claim
     bool barrier[4] = {true, true, true, true};         // before the operation, by (few tokens) + 2 * (few logits)
 };
 
@@ -137,8 +146,11 @@ class Program {
     void check_attention(const Op &op) const;
     void check_row_lists(const StepInputs &inputs) const;
     void check_sequences(const Batch &batch) const;
-    void plan_shares(Op &op) const;
-    void plan_gated_shares(Op &op) const;
+    Shares plan_shares(const Op &op, int count) const;
+    Shares plan_gated_shares(const Op &op, int count) const;
+    void plan_stages();
+    void run_shares(const StepInputs &inputs, int thread, int threads);
+    void run_claimed(const StepInputs &inputs, int thread, bool merges);
     void place_scratch();
 
     std::shared_ptr<ThreadPool> pool_;
@@ -151,6 +163,10 @@ class Program {
     std::vector<QuantBuffer> quants_;
     std::vector<MatrixGroup> groups_;
     std::vector<Op> ops_;
+    struct Stage { int32_t begin, end; bool only_merges; };
+    std::vector<Stage> stages_;         // of many rows: operations between two barriers
+    std::unique_ptr<ChunkClaims> claims_;    // null: shares are static for many rows too
+    std::mutex one_step_;
     std::vector<std::shared_ptr<FloatVector>> vectors_;
     Ref output_;
     int32_t vocab_ = INT32_MAX;         // smallest embedding table

@@ -1,4 +1,4 @@
-// A pool of threads with static partition: run(f) calls f(thread, threads) once on each; the caller is thread 0.
+// A pool of threads: run(f) calls f(thread, threads) once on each; the caller is thread 0.
 //
 // Workers spin for `spin_us` after a run and then sleep, so an idle pool costs no CPU. Waiting inside a run spins
 // briefly and then sleeps as well: more threads than cores, or a core lost to another process, only cost speed. One run at a time; further callers queue on a mutex.
@@ -35,6 +35,10 @@ class ThreadPool {
 
     // Wait until every thread of the run has come here. Only inside run().
     void barrier();
+
+    // Add to a count, and wait until it has come to `target`. Only inside run(). Counts wrap around.
+    void count_up(std::atomic<uint32_t> &count, uint32_t more, uint32_t target);
+    void wait_for_count(std::atomic<uint32_t> &count, uint32_t target);
 
   private:
     using Call = void (*)(void *context, int thread, int threads);

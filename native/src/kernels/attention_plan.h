@@ -14,7 +14,7 @@ namespace HR_ISA {
 
 constexpr int32_t kUnit = 16;         // tokens of one unit of KV memory
 constexpr int32_t kChunk = 64;        // keys of one online-softmax step
-constexpr int32_t kSplit = 512;       // keys of one partial softmax
+constexpr int32_t kSplit = kAttentionSplit;
 constexpr int32_t kMaxGroup = 16;     // query heads of one item; larger groups are divided
 constexpr int32_t kCutRows = 16;      // (token, head) rows of an item that may be cut
 constexpr int32_t kMaxHead = 256;
