@@ -1,4 +1,5 @@
-// Speed of attention (decode over cold KV, prefill) and of sampling one row. Usage: bench_attention [set] [threads] [f16 | f32 | int8]
+// Speed of attention (decode over cold KV, decode of rows with a common prefix, prefill) and of sampling one row.
+// Usage: bench_attention [set] [threads] [f16 | f32 | int8] [shared]
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -124,6 +125,50 @@ void bench(const Kernels &kernels, const Case &c, int threads, KVType type) {
     std::fflush(stdout);
 }
 
+// 16 rows that decode behind a prefix of 1024 tokens, 64 tokens of their own each; with and without sharing, in turns.
+void bench_shared(const Kernels &kernels, const Case &c, int threads, KVType type) {
+    const int rows = 16, common = c.depth / 16, own = 4, width = common + own, blocks = common + rows * own;
+    const int ld = c.heads * c.head_size, length = 16 * width;
+    const size_t layer_bytes = kv_unit(type, 16, c.head_size).bytes * c.kv_heads * blocks;
+    const int layers = std::max(2, (int)(110e6 / layer_bytes));
+    Pages pages(layer_bytes * layers);
+    for (size_t i = 0; i < layer_bytes * layers / 2; i++) pages.data[i] = (uint16_t)(0x2c00 + (i * 37 & 0x83ff));
+    std::vector<int32_t> tables, ids(rows, 0), positions(rows, length - 1), row_of, starts{0}, lens(rows, length);
+    for (int r = 0; r < rows; r++) {
+        row_of.push_back(r);
+        starts.push_back(r + 1);
+        for (int i = 0; i < width; i++) tables.push_back(i < common ? i : common + r * own + i - common);
+    }
+    std::vector<int32_t> shared_rows(rows), shared_keys(rows);
+    std::vector<uint8_t> listed(rows);
+    Batch batch = {rows, rows, ids.data(), positions.data(), row_of.data(), starts.data(), lens.data(), tables.data(), width};
+    double search = 1;
+    SharedPrefixes shared;
+    for (int i = 0; i < 50; i++) {
+        const double start = now();
+        shared = share_prefixes(batch, 16, shared_rows.data(), shared_keys.data(), listed.data());
+        search = std::min(search, now() - start);
+    }
+    std::vector<float> q((size_t)rows * ld, 0.02f), out(q.size());
+    std::vector<float> scratch(attention_scratch_floats(rows, rows, c.heads, c.head_size, length));
+    Spinners pool_of_threads(threads);
+    std::vector<double> times[2];
+    for (int i = 0; i < layers * 10; i++) {
+        batch.shared = i / layers % 2 ? shared : SharedPrefixes{};
+        const KVLayer kv = {type, 16, c.kv_heads, c.head_size, (uint8_t *)pages.data + layer_bytes * (i % layers)};
+        const AttentionArgs args = {&batch, &kv, q.data(), (size_t)ld, out.data(), (size_t)ld, c.heads,
+                                    1 / std::sqrt((float)c.head_size), 0, 0, scratch.data()};
+        const double start = now();
+        pool_of_threads.attend(kernels, args);
+        times[i / layers % 2].push_back(now() - start);
+    }
+    for (auto &t : times) std::sort(t.begin(), t.end());
+    std::printf("shared  %2d/%d x %3d, 16 rows, %d + 64 tokens, %d threads: alone %7.1f us best %7.1f median, shared %7.1f %7.1f; "
+                "found in %.1f us\n", c.heads, c.kv_heads, c.head_size, c.depth, threads, times[0][0] * 1e6,
+                times[0][times[0].size() / 2] * 1e6, times[1][0] * 1e6, times[1][times[1].size() / 2] * 1e6, search * 1e6);
+    std::fflush(stdout);
+}
+
 void bench_sample(const Kernels &kernels, const char *name, SampleArgs args, float spread) {
     std::vector<float> logits(151936), scratch(logits.size() + 16384), top(32);
     std::vector<int32_t> ids(32);
@@ -158,13 +203,17 @@ int main(int argc, char **argv) {
     const std::string kv = argc > 3 ? argv[3] : "f16";
     const KVType type = kv == "f32" ? KVType::F32 : kv == "int8" ? KVType::I8 : KVType::F16;
     std::printf("kernels: %s, KV in %s\n", kernels->name, type == KVType::F16 ? "f16" : kv.c_str());
+    const bool only_shared = argc > 4 && std::string(argv[4]) == "shared";
     const int shapes[3][3] = {{9, 3, 64}, {14, 2, 64}, {12, 2, 128}};
     for (int threads = 1; threads <= (argc > 2 ? std::atoi(argv[2]) : 2); threads++)
         for (const auto &s : shapes) {
+            for (int depth : {1024, 4096}) bench_shared(*kernels, {s[0], s[1], s[2], depth, 1}, threads, type);
+            if (only_shared) continue;
             for (int length : {128, 2048, 6000}) bench(*kernels, {s[0], s[1], s[2], length - 1, 1}, threads, type);
             for (int depth : {0, 2048}) bench(*kernels, {s[0], s[1], s[2], depth, 512}, threads, type);
         }
     for (float spread : {1.0f, 4.0f}) {
+        if (only_shared) break;
         SampleArgs a = {};
         a.top_p = 1, a.num_logprobs = -1;
         bench_sample(*kernels, "greedy", a, spread);

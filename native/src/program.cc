@@ -334,6 +334,9 @@ void Program::finish(const Ref &output) {
         op.chunks = (this->*plan)(op, pool_->size() * kChunksPerThread);
     }
     place_scratch();
+    shared_rows_.resize(size_t(limits_.max_rows));
+    shared_keys_.resize(size_t(limits_.max_rows));
+    shared_listed_.resize(size_t(limits_.max_rows));
     BarrierPlan(*this).place();
     plan_stages();
     finished_ = true;

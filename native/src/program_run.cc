@@ -220,12 +220,15 @@ class Stopwatch {
 
 }  // namespace
 
-void Program::run(const StepInputs &inputs) {
+void Program::run(const StepInputs &given) {
+    std::lock_guard<std::mutex> one_step(one_step_);
+    StepInputs inputs = given;
+    inputs.batch.shared = share_prefixes(given.batch, kv_->shape().block_size, shared_rows_.data(), shared_keys_.data(),
+                                         shared_listed_.data());
     if (!claims_ || inputs.batch.num_tokens <= kPrivateRows) {
         pool_->run([&](int thread, int threads) { run_shares(inputs, thread, threads); });
         return;
     }
-    std::lock_guard<std::mutex> one_step(one_step_);
     const int32_t *positions = inputs.batch.positions;
     const bool merges = std::any_of(positions, positions + inputs.batch.num_tokens, [](int32_t p) { return p >= kAttentionSplit; });
     for (size_t i = 0; i < stages_.size(); i++)

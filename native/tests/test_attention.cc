@@ -1,5 +1,5 @@
-// Attention: any batch composition, chunking, block size, thread count and instruction set gives the bits that each
-// token has alone; memory that no query may see is NaN; the values agree with double precision.
+// Attention: any batch composition, any sharing of blocks, chunking, block size, thread count and instruction set gives the
+// bits that each token has alone; memory that no query may see is NaN; the values agree with double precision.
 #include <algorithm>
 #include <thread>
 
@@ -50,9 +50,18 @@ class World {
         }
     }
 
+    // The first `tokens` tokens of sequence b become those of a: whole blocks are the same blocks.
+    void share(int32_t a, int32_t b, int32_t tokens) {
+        std::copy_n(tables[a].begin(), tokens / s.block_size, tables[b].begin());
+        const size_t floats = (size_t)tokens * s.kv_heads * s.head_size;
+        std::copy_n(keys[a].begin(), floats, keys[b].begin());
+        std::copy_n(values[a].begin(), floats, values[b].begin());
+    }
+
     // A batch of rows (sequence i, spec i); sequences with count 0 are left out of the batch's rows.
     struct Step {
-        std::vector<int32_t> sequence, ids, positions, row_of, starts{0}, lens, tables;
+        std::vector<int32_t> sequence, ids, positions, row_of, starts{0}, lens, tables, rows, common;
+        std::vector<uint8_t> listed;
         Batch batch;
     };
 
@@ -77,6 +86,10 @@ class World {
         }
         t.batch = {(int32_t)t.lens.size(), (int32_t)t.ids.size(), t.ids.data(), t.positions.data(), t.row_of.data(),
                    t.starts.data(), t.lens.data(), t.tables.data(), width};
+        t.rows.resize(t.lens.size());
+        t.common.resize(t.lens.size());
+        t.listed.resize(t.lens.size());
+        t.batch.shared = share_prefixes(t.batch, s.block_size, t.rows.data(), t.common.data(), t.listed.data());
         return t;
     }
 
@@ -102,7 +115,10 @@ class World {
     }
 
     std::vector<float> attend(const Kernels &k, const std::vector<RowSpec> &rows, int32_t threads, bool parallel = false) {
-        Step t = step(rows);
+        return attend(k, step(rows), threads, parallel);
+    }
+
+    std::vector<float> attend(const Kernels &k, const Step &t, int32_t threads, bool parallel = false) {
         const std::vector<float> q = gather(t, queries, s.heads);
         std::vector<float> out(q.size(), NAN);
         const int32_t longest = *std::max_element(t.lens.begin(), t.lens.end());
@@ -282,6 +298,94 @@ void check_setup(const Setup &s, const std::vector<RowSpec> &rows, uint64_t seed
     }
 }
 
+// Row i of a batch whose first `common` tokens are those of sequence `like`.
+struct Fork { int32_t like, common, position; };
+
+// Rows that share prefixes, among others, with 1 to 3 threads, on every set: the bits of each token alone.
+void check_sharing(const Setup &s, const std::vector<Fork> &forks, const std::vector<RowSpec> &others, uint64_t seed) {
+    std::vector<RowSpec> rows;
+    for (const Fork &f : forks) rows.push_back({f.position, 1});
+    rows.insert(rows.begin() + (int)forks.size() / 2, others.begin(), others.end());
+    const auto row_of = [&](int32_t fork) { return fork < (int32_t)forks.size() / 2 ? fork : fork + (int32_t)others.size(); };
+    std::vector<int32_t> lengths;
+    for (const RowSpec &r : rows) lengths.push_back(r.start + r.count);
+    const auto sets = kernel_sets();
+    World w(s, lengths, seed);
+    for (int32_t i = 0; i < (int32_t)forks.size(); i++)
+        if (forks[i].common > 0) w.share(row_of(forks[i].like), row_of(i), forks[i].common);
+    w.write_all(*sets.back());
+    const auto want = alone(w, *sets.back(), rows);
+    for (const Kernels *k : sets) {
+        const bool slow = std::strcmp(k->name, "portable") == 0;
+        for (int32_t threads = 1; threads <= 3; threads++)
+            if (!slow || (threads == 2 && seed % 3 == 0)) compare(w.attend(*k, rows, threads), want, s, k->name);
+        if (slow) continue;
+        compare(w.attend(*k, rows, 3, true), want, s, "shared, three real threads");
+        compare(w.attend(*k, rows, 70), want, s, "shared, more threads than work");
+    }
+}
+
+void check_sharings() {
+    const std::vector<RowSpec> others = {{300, 40}, {1299, 1}, {0, 1}};
+    const std::vector<Fork> places = {{0, 0, 1300}, {0, 640, 650}, {0, 200, 1100}, {0, 1024, 1100}, {0, 448, 511}, {0, 512, 512}};
+    const std::vector<Fork> clusters = {{0, 0, 500},   {1, 0, 600}, {0, 384, 390}, {1, 512, 1030}, {0, 440, 450},
+                                        {1, 560, 577}, {1, 64, 65}, {0, 63, 64},   {0, 16, 100},   {3, 1024, 1100}};
+    std::vector<Fork> many = {{0, 0, 640}};
+    for (int32_t i = 1; i < 17; i++) many.push_back({i % 5 == 0 ? 1 : 0, i % 5 == 0 ? 500 : 576, 577 + 13 * i});
+    uint64_t seed = 50;
+    for (const KVType type : {KVType::F16, KVType::F32, KVType::I8})
+        for (const int32_t block : {16, 32, 4, 24}) {
+            check_sharing({9, 3, 64, block, type, 0, 0}, places, {}, seed++);
+            check_sharing({14, 2, 64, block, type, 0, 0}, clusters, others, seed++);
+            check_sharing({12, 2, 128, block, type, 0, 0}, many, others, seed++);
+        }
+    for (const int32_t heads : {1, 3, 5, 7, 16, 24})
+        for (const int32_t dims : {64, 128}) check_sharing({heads, 1, dims, 16, KVType::F16, 0, 0}, many, others, seed++);
+    check_sharing({6, 2, 256, 16, KVType::F16, 0, 50.0f}, clusters, others, seed++);
+    check_sharing({4, 4, 40, 16, KVType::F16, 5000, 0}, many, others, seed++);         // a window that covers all
+    check_sharing({4, 4, 40, 16, KVType::F16, 600, 0}, many, others, seed++);
+    check_sharing({9, 3, 64, 16, KVType::I8, 0, 0, true}, many, others, seed++);
+}
+
+// What rows share: in the order of their tables, whole chunks only, nothing that is too little to matter.
+void check_shared_prefixes() {
+    World w({1, 1, 8, 16, KVType::F32, 0, 0}, {1200, 1100, 900, 700, 200, 5000, 66, 300}, 1);
+    w.share(0, 1, 1024);
+    w.share(0, 2, 600);
+    w.share(0, 3, 640);
+    w.share(0, 4, 63);
+    w.share(0, 5, 1024);
+    const World::Step step = w.step({{1199, 1}, {1099, 1}, {899, 1}, {699, 1}, {199, 1}, {4999, 1}, {65, 1}, {290, 10}});
+    const SharedPrefixes &p = step.batch.shared;
+    check(p.count == 4, "%d rows share, wanted 4", p.count);
+    std::vector<int32_t> seen;
+    for (int32_t i = 0; i < p.count; i++) {
+        seen.push_back(p.rows[i]);
+        const int32_t next = i + 1 < p.count ? p.rows[i + 1] : -1;
+        const int32_t want = next < 0 ? 0 : p.rows[i] == 2 || next == 2 ? 576 : p.rows[i] == 3 || next == 3 ? 640 : 1024;
+        check(p.common[i] == want, "rows %d and %d share %d keys, wanted %d", p.rows[i], next, p.common[i], want);
+    }
+    std::sort(seen.begin(), seen.end());
+    check(seen == std::vector<int32_t>({0, 1, 2, 3}), "the wrong rows share");
+    for (int32_t row = 0; row < 8; row++) check(p.listed[row] == (row < 4), "row %d is listed wrongly", row);
+}
+
+// The common keys are read through the table of one row: entries of the others may even be wrong.
+void check_read_once(const Setup &s) {
+    const std::vector<RowSpec> rows = {{1030, 1}, {1040, 1}, {1100, 1}};
+    World w(s, {1031, 1041, 1101}, 9);
+    w.share(0, 1, 1024);
+    w.share(0, 2, 1024);
+    w.write_all(*kernel_sets().back());
+    const auto want = alone(w, *kernel_sets().back(), rows);
+    for (const Kernels *k : kernel_sets()) {
+        World::Step step = w.step(rows);
+        for (int32_t i = 1; i < 3; i++)
+            std::fill_n(&step.tables[(size_t)step.batch.shared.rows[i] * step.batch.table_width], 1024 / s.block_size, -1000000);
+        compare(w.attend(*k, step, 1), want, s, "read once");
+    }
+}
+
 // All block sizes hold the same numbers and give the same bits, also when tokens are written one by one.
 void check_block_sizes(Setup s, const std::vector<RowSpec> &rows) {
     std::vector<int32_t> lengths;
@@ -350,6 +454,9 @@ int main() {
     check_setup({5, 1, 40, 8, KVType::I8, 700, 0, true}, {{1535, 2}, {511, 3}, {1030, 30}}, 17);
     check_block_sizes({6, 2, 64, 16, KVType::I8, 0, 0, true}, {{600, 1}, {0, 50}, {200, 7}});
     check_block_sizes({6, 2, 72, 16, KVType::I8, 100, 0}, {{600, 1}, {0, 50}, {200, 7}});
+    check_shared_prefixes();
+    for (const KVType type : {KVType::F16, KVType::F32, KVType::I8}) check_read_once({9, 3, 64, 16, type, 0, 0});
+    check_sharings();
     check_future_is_unseen({9, 3, 64, 16, KVType::I8, 0, 0});
     check_future_is_unseen({4, 4, 40, 4, KVType::I8, 50, 30.0f});
     check_future_is_unseen({9, 3, 64, 16, KVType::F16, 0, 0});

@@ -60,6 +60,14 @@ struct MatmulArgs {
     int32_t accumulate;
 };
 
+// Rows that decode and have leading blocks in common, so that attention can read them once for all (share_prefixes).
+struct SharedPrefixes {
+    int32_t count = 0;                  // rows that share, 0 = none
+    const int32_t *rows = nullptr;      // [count] those rows, ordered so that neighbours have most in common
+    const int32_t *common = nullptr;    // [count] leading keys that rows[i] shares with rows[i + 1], whole chunks; last 0
+    const uint8_t *listed = nullptr;    // [num_rows] 1 = the row is one of `rows`
+};
+
 // One step's rows, for attention: row r has queries [query_start[r], query_start[r+1]) and key_len[r] keys in its table.
 struct Batch {
     int32_t num_rows, num_tokens;
@@ -69,6 +77,7 @@ struct Batch {
     const int32_t *query_start;         // [R+1]
     const int32_t *key_len;             // [R], keys visible to the row's last query (this step's included)
     const int32_t *tables; int32_t table_width;   // [R][table_width] block ids
+    SharedPrefixes shared = {};         // may be left empty: results are the same bits
 };
 
 enum class KVType : int32_t { F16 = 0, F32 = 1, I8 = 2 };
@@ -187,6 +196,9 @@ struct Kernels {
 
 // Number of floats `AttentionArgs::scratch` needs for any batch of at most these sizes.
 size_t attention_scratch_floats(int32_t max_tokens, int32_t max_rows, int32_t heads, int32_t head_size, int32_t max_key_len);
+
+// Finds the rows of a batch that share a prefix; rows, common and listed have room for num_rows entries.
+SharedPrefixes share_prefixes(const Batch &batch, int32_t block_size, int32_t *rows, int32_t *common, uint8_t *listed);
 
 // ---- packing (portable, at load; src/pack/*.cc) ----
 size_t panel_bytes(Layout layout, int32_t k);

@@ -173,6 +173,8 @@ class Program {
     int32_t angle_rows_ = INT32_MAX;    // smallest angle table
     bool finished_ = false, timing_ = false;
     size_t private_bytes_ = 0;          // of one thread
+    std::vector<int32_t> shared_rows_, shared_keys_;        // memory of share_prefixes
+    std::vector<uint8_t> shared_listed_;
     float *attention_scratch_ = nullptr;
     double seconds_[static_cast<int>(OpKind::kCount)] = {};
 };

@@ -7,6 +7,7 @@
 //
 //   share of a thread -> items (attention_plan.h) -> splits -> chunks -> tiles of (token, head) rows
 //   All tiles of an item use a chunk of K and V before the next chunk is touched, so it is read from memory once.
+//   Rows that share blocks (Batch::shared) form one item: keys that several of them see are walked by those together.
 //
 // Online softmax: Milakov and Gimelshein 2018 (arXiv:1805.02867); paged KV: Kwon et al. 2023 (arXiv:2309.06180);
 // splitting over keys: Dao et al. 2023 (Flash-Decoding).
@@ -18,18 +19,17 @@ namespace headrace {
 namespace HR_ISA {
 namespace {
 
-constexpr int32_t kMaxRows = 48;
-
-// The rows of an item, in order of (token, head); q of a tile is dim-major and scaled.
+// The rows of an item, in order of (token, head); q of a tile is dim-major and scaled. Rows [begin, end) are at work.
 struct Strip {
-    int32_t rows, tiles, dims;
-    int32_t first[kMaxRows], last[kMaxRows];    // visible keys of each row
-    float maximum[kMaxRows + 8], weight[kMaxRows + 8];      // state of the split in progress; tiles read eight
-    float total_maximum[kMaxRows], total_weight[kMaxRows];
+    int32_t begin, end, tiles, dims;
+    int32_t token[kStripRows], head[kStripRows];
+    int32_t first[kStripRows], last[kStripRows];    // visible keys of each row, as far as they are walked
+    float maximum[kStripRows + 8], weight[kStripRows + 8];      // state of the split in progress; tiles read eight
+    float total_maximum[kStripRows], total_weight[kStripRows];
     float *sums, *total;                        // [rows][dims]
     float *q;
 
-    int32_t tile_begin(int32_t tile) const { return rows * tile / tiles; }
+    int32_t tile_begin(int32_t tile) const { return begin + (end - begin) * tile / tiles; }
 };
 
 // One chunk's memory: units of K (gathered if blocks are not whole units) and runs of V.
@@ -42,6 +42,12 @@ struct Chunk {
     float key_scales[kChunk], value_scales[kChunk];     // of codes, for tokens in use
 };
 
+// Where the keys lie that come after an item's or a walk's last chunk: they are drawn in with it. Null table: unknown.
+struct Next {
+    const int32_t *table;
+    int32_t kv_head, position, first, key_len;  // chunk, first key in use, end
+};
+
 // Keys and values of one KV head of one batch row.
 struct Sequence {
     const KVLayer *kv;
@@ -49,14 +55,27 @@ struct Sequence {
     int32_t kv_head, key_len;
     KVUnit unit;
     uint8_t *gathered;                          // room for 4 units of K
+    Next next;
 
     bool whole_units() const { return unit.tokens == kUnit; }
 
     // K of the block or unit that holds `position`; V lies behind it.
-    const uint8_t *unit_of(int32_t position) const {
-        const size_t block = (size_t)table[position / kv->block_size];
+    const uint8_t *unit_of(int32_t position) const { return unit_at(table, kv_head, position); }
+    const uint8_t *unit_at(const int32_t *blocks, int32_t head, int32_t position) const {
+        const size_t block = (size_t)blocks[position / kv->block_size];
         const size_t inside = position % kv->block_size / unit.tokens;
-        return kv->data + ((block * kv->kv_heads + kv_head) * unit.per_block + inside) * unit.bytes;
+        return kv->data + ((block * kv->kv_heads + head) * unit.per_block + inside) * unit.bytes;
+    }
+
+    // The unit to draw in while unit u of the chunk at `start` is used.
+    const uint8_t *ahead_of(int32_t start, int32_t u, const uint8_t *used) const {
+        if (start + kChunk < key_len) {
+            const int32_t position = start + kChunk + u * kUnit;
+            return position < key_len ? unit_of(position) : used;
+        }
+        const int32_t position = next.position + u * kUnit;
+        const bool used_next = next.table && position < next.key_len && position + kUnit > next.first;
+        return used_next ? unit_at(next.table, next.kv_head, position) : used;
     }
 };
 
@@ -101,9 +120,8 @@ void open_chunk(const Sequence &seq, int32_t start, int32_t begin, int32_t end, 
     Run *run = c->runs;
     if (seq.whole_units()) {
         for (int32_t u = c->unit_begin; u < c->unit_end; u++) {
-            const int32_t position = start + u * kUnit, next = position + kChunk;
-            c->keys[u] = seq.unit_of(position);
-            c->ahead[u] = next < seq.key_len ? seq.unit_of(next) : c->keys[u];
+            c->keys[u] = seq.unit_of(start + u * kUnit);
+            c->ahead[u] = seq.ahead_of(start, u, c->keys[u]);
             const size_t values = seq.unit.values;
             *run++ = {c->keys[u] + values, c->ahead[u] + values, u * kUnit, (u + 1) * kUnit};
         }
@@ -184,12 +202,14 @@ template <class T> void attend_rows(Strip &s, const Chunk &c, int32_t row, int32
 
 static_assert(kSplit == kShiftSpan, "a partial softmax has one shift of keys");
 
-// Partial softmax of all rows over one split.
-template <class T> void attend_split(Strip &s, const Sequence &seq, int32_t split, float cap) {
-    for (int32_t r = 0; r < s.rows + 8; r++) s.maximum[r] = kNone, s.weight[r] = 0.0f;
-    std::memset(s.sums, 0, (size_t)s.rows * s.dims * sizeof(float));
-    const int32_t begin = greatest(split * kSplit, s.first[0]);
-    const int32_t end = least((split + 1) * kSplit, s.last[s.rows - 1] + 1);
+// The state before the first key of a split.
+void open_split(Strip &s) {
+    for (int32_t r = s.begin; r < s.end; r++) s.maximum[r] = kNone, s.weight[r] = 0.0f;
+    std::memset(s.sums + s.begin * s.dims, 0, (size_t)(s.end - s.begin) * s.dims * sizeof(float));
+}
+
+// Goes through keys [begin, end), which lie in one split.
+template <class T> void walk(Strip &s, const Sequence &seq, int32_t begin, int32_t end, float cap) {
     Chunk chunk;
     for (int32_t start = begin / kChunk * kChunk; start < end; start += kChunk) {
         open_chunk(seq, start, greatest(begin - start, 0), least(end - start, kChunk), &chunk);
@@ -240,7 +260,7 @@ HR_INLINE void finish(const float *total, float weight, float *out, int32_t dims
 // Writes or folds the split just computed. `stored` null: fold into the running total.
 void close_split(const AttentionArgs &a, Strip &s, int32_t split, int32_t splits, const Item &item, int32_t slot) {
     const int32_t begin = split * kSplit, end = begin + kSplit;
-    for (int32_t r = 0; r < s.rows; r++) {
+    for (int32_t r = s.begin; r < s.end; r++) {
         if (s.last[r] < begin || s.first[r] >= end) continue;
         const float *sums = s.sums + r * s.dims;
         if (slot >= 0) {
@@ -258,24 +278,19 @@ void close_split(const AttentionArgs &a, Strip &s, int32_t split, int32_t splits
     }
 }
 
-// Visible keys and scaled queries of the item's rows.
-template <class T> void load_strip(const AttentionArgs &a, const Item &item, const HeadRange &heads, Strip *s) {
-    const int32_t count = heads.end - heads.begin, dims = a.kv->head_size;
-    s->rows = (item.token_end - item.token_begin) * count;
-    s->tiles = (s->rows + kMaxTile - 1) / kMaxTile;
-    s->dims = dims;
-    for (int32_t r = 0; r < s->rows; r++) {
-        s->last[r] = a.batch->positions[item.token_begin + r / count];
-        s->first[r] = first_key(s->last[r], a.window);
-    }
+// Sets rows [begin, end) of the strip to work: their queries, scaled, tile by tile.
+template <class T> void load_queries(const AttentionArgs &a, Strip *s, int32_t begin, int32_t end) {
+    const int32_t dims = a.kv->head_size;
+    s->begin = begin;
+    s->end = end;
+    s->tiles = (end - begin + kMaxTile - 1) / kMaxTile;
     const int32_t rotation = kv_unit(a.kv->type, a.kv->block_size, dims).rotation;
     const float factor = (a.softcap != 0.0f ? a.scale / a.softcap : a.scale * kLog2E) / (float)rotation;
     for (int32_t t = 0; t < s->tiles; t++) {
         const int32_t row = s->tile_begin(t), rows = s->tile_begin(t + 1) - row;
         float *q = s->q + row * dims;
         for (int32_t r = 0; r < rows; r++) {
-            const float *from = a.q + (size_t)(item.token_begin + (row + r) / count) * a.ldq +
-                                (size_t)(heads.begin + (row + r) % count) * dims;
+            const float *from = a.q + (size_t)s->token[row + r] * a.ldq + (size_t)s->head[row + r] * dims;
             alignas(64) float rotated[kMaxHead];
             if (T::kScaled) {
                 std::memcpy(rotated, from, (size_t)dims * sizeof(float));
@@ -287,42 +302,145 @@ template <class T> void load_strip(const AttentionArgs &a, const Item &item, con
     }
 }
 
-float *output_of(const AttentionArgs &a, const Item &item, const HeadRange &heads, int32_t row) {
-    const int32_t count = heads.end - heads.begin;
-    return a.out + (size_t)(item.token_begin + row / count) * a.ldo +
-           (size_t)(heads.begin + row % count) * a.kv->head_size;
+float *output_of(const AttentionArgs &a, int32_t token, int32_t head) {
+    return a.out + (size_t)token * a.ldo + (size_t)head * a.kv->head_size;
 }
 
-// Splits [begin, end) of an item; slot >= 0: they are stored for the merge.
+const int32_t *table_of(const AttentionArgs &a, int32_t row) {
+    return a.batch->tables + (size_t)row * a.batch->table_width;
+}
+
+// The first chunk of an item from split `begin` on.
+Next first_of(const AttentionArgs &a, const Shape &shape, const Item &item, int32_t begin) {
+    const int32_t seen = first_key(a.batch->positions[item.token_begin], a.window);
+    const int32_t first = greatest(seen, (item.split_begin + begin) * kSplit);
+    return {table_of(a, item.row), heads_of(shape, item.group).kv_head, first / kChunk * kChunk, first,
+            a.batch->key_len[item.row]};
+}
+
+// What an item works on.
+struct Work {
+    const AttentionArgs *args;
+    const Item *item;
+    HeadRange heads;
+    Strip strip;
+    Sequence seq;
+    Next next;              // after the whole item
+
+    int32_t count() const { return heads.end - heads.begin; }
+};
+
+void add_token(Work *w, int32_t at, int32_t token) {
+    for (int32_t h = 0; h < w->count(); h++) w->strip.token[at + h] = token, w->strip.head[at + h] = w->heads.begin + h;
+}
+
+// Splits [begin, end) of a strip of one row; slot >= 0: they are stored for the merge.
+template <class T> void attend_strip(Work &w, int32_t begin, int32_t end, int32_t slot) {
+    const AttentionArgs &a = *w.args;
+    const Item &item = *w.item;
+    Strip &s = w.strip;
+    const int32_t rows = (item.token_end - item.token_begin) * w.count();
+    for (int32_t r = 0; r < rows; r += w.count()) add_token(&w, r, item.token_begin + r / w.count());
+    for (int32_t r = 0; r < rows; r++) {
+        s.last[r] = a.batch->positions[s.token[r]];
+        s.first[r] = first_key(s.last[r], a.window);
+    }
+    load_queries<T>(a, &s, 0, rows);
+    w.seq.table = table_of(a, item.row);
+    w.seq.key_len = s.last[rows - 1] + 1;
+    w.seq.next = w.next;
+    const int32_t splits = slot >= 0 ? max_splits(a) : 0;
+    for (int32_t split = item.split_begin + begin; split < item.split_begin + end; split++) {
+        open_split(s);
+        walk<T>(s, w.seq, greatest(split * kSplit, s.first[0]), least((split + 1) * kSplit, w.seq.key_len), a.softcap * kLog2E);
+        if (T::kScaled && a.kv->key_shifts) add_shift(s, w.seq, split);
+        close_split(a, s, split, splits, item, slot);
+    }
+}
+
+// Keys [begin, end) of members [from, to): all of these rows see them. `whole`: the last key of the rows is among them.
+template <class T> void attend_common(Work &w, int32_t from, int32_t to, int32_t begin, int32_t end, bool whole) {
+    const AttentionArgs &a = *w.args;
+    Strip &s = w.strip;
+    const int32_t base = w.item->member_begin, count = w.count();
+    load_queries<T>(a, &s, (from - base) * count, (to - base) * count);
+    for (int32_t r = s.begin; r < s.end; r++) s.first[r] = 0, s.last[r] = end - 1;
+    for (int32_t at = begin, stop; at < end; at = stop) {
+        const int32_t split = at / kSplit;
+        stop = least(end, (split + 1) * kSplit);
+        if (at % kSplit == 0) open_split(s);
+        walk<T>(s, w.seq, at, stop, a.softcap * kLog2E);
+        if (stop % kSplit != 0 && !(whole && stop == end)) continue;        // the split goes on
+        if (T::kScaled && a.kv->key_shifts) add_shift(s, w.seq, split);
+        close_split(a, s, split, 0, *w.item, -1);
+    }
+}
+
+// Members [from, to), who have their keys before `begin` behind them: first what all of them share, then part by part.
+template <class T> void attend_members(Work &w, int32_t from, int32_t to, int32_t begin) {
+    const Batch &b = *w.args->batch;
+    const int32_t *rows = b.shared.rows, *common = b.shared.common;
+    const bool single = to - from == 1;
+    int32_t end = b.key_len[rows[from]];
+    for (int32_t i = from; i < to - 1; i++) end = least(end, common[i]);
+    if (end > begin) {
+        w.seq.table = table_of(*w.args, rows[from]);
+        w.seq.key_len = end;
+        w.seq.next = w.next;
+        if (!single) w.seq.next = {w.seq.table, w.heads.kv_head, end, end, b.key_len[rows[from]]};
+        else if (to < w.item->member_end)
+            w.seq.next = {table_of(*w.args, rows[to]), w.heads.kv_head, common[from], common[from], b.key_len[rows[to]]};
+        attend_common<T>(w, from, to, begin, end, single);
+    }
+    if (single) return;
+    for (int32_t part = from, stop; part < to; part = stop) {
+        stop = part + 1;
+        while (stop < to && common[stop - 1] > end) stop++;
+        attend_members<T>(w, part, stop, end);
+    }
+}
+
+// One item, of splits [begin, end) unless its rows share keys. next: what this thread attends to afterwards.
 template <class T>
-void attend_item(const AttentionArgs &a, const Shape &shape, const Item &item, int32_t begin, int32_t end, int32_t slot) {
+void attend_item(const AttentionArgs &a, const Shape &shape, const Item &item, int32_t begin, int32_t end, int32_t slot,
+                 const Next &next) {
     alignas(64) float sums[kStripFloats], total[kStripFloats], q[kStripFloats];
     alignas(64) uint8_t gathered[4 * kUnit * kMaxHead * T::kBytes];
-    const HeadRange heads = heads_of(shape, item.group);
-    Strip s;
-    s.sums = sums; s.total = total; s.q = q;
-    load_strip<T>(a, item, heads, &s);
-    const Batch &b = *a.batch;
-    const Sequence seq = {a.kv, b.tables + (size_t)item.row * b.table_width, heads.kv_head, s.last[s.rows - 1] + 1,
-                          kv_unit(a.kv->type, a.kv->block_size, a.kv->head_size), gathered};
-    const int32_t splits = slot >= 0 ? max_splits(a) : 0;
-    for (int32_t i = begin; i < end; i++) {
-        attend_split<T>(s, seq, item.split_begin + i, a.softcap * kLog2E);
-        if (T::kScaled && a.kv->key_shifts) add_shift(s, seq, item.split_begin + i);
-        close_split(a, s, item.split_begin + i, splits, item, slot);
+    Work w;
+    w.args = &a; w.item = &item; w.next = next;
+    w.heads = heads_of(shape, item.group);
+    w.seq = {a.kv, nullptr, w.heads.kv_head, 0, kv_unit(a.kv->type, a.kv->block_size, a.kv->head_size), gathered, next};
+    Strip &s = w.strip;
+    s.sums = sums; s.total = total; s.q = q; s.dims = a.kv->head_size;
+    for (int32_t r = 0; r < kStripRows + 8; r++) s.maximum[r] = kNone, s.weight[r] = 0.0f;
+    if (item.member_begin == item.member_end) {
+        attend_strip<T>(w, begin, end, slot);
+    } else {
+        const SharedPrefixes &p = a.batch->shared;
+        for (int32_t m = item.member_begin; m < item.member_end; m++)
+            add_token(&w, (m - item.member_begin) * w.count(), a.batch->query_start[p.rows[m]]);
+        attend_members<T>(w, item.member_begin, item.member_end, 0);
+        s.begin = 0;
+        s.end = (item.member_end - item.member_begin) * w.count();
     }
     if (slot >= 0) return;
-    for (int32_t r = 0; r < s.rows; r++)
-        finish(s.total + r * s.dims, s.total_weight[r], output_of(a, item, heads, r), s.dims);
+    for (int32_t r = s.begin; r < s.end; r++)
+        finish(s.total + r * s.dims, s.total_weight[r], output_of(a, s.token[r], s.head[r]), s.dims);
 }
 
 HR_INLINE int order_of(const Item &a, const Item &b) {
-    if (a.row != b.row) return a.row < b.row ? -1 : 1;
+    if (a.order != b.order) return a.order < b.order ? -1 : 1;
     if (a.strip != b.strip) return a.strip < b.strip ? -1 : 1;
     return a.group == b.group ? 0 : a.group < b.group ? -1 : 1;
 }
 
+// The items of a share, each attended to when the next one is known.
 template <class T> void attend_share(const AttentionArgs &a, const Shape &shape, const Cut &from, const Cut &to) {
+    struct { Item item; int32_t begin, end, slot; } held = {};
+    bool holds = false;
+    const auto attend_held = [&](const Next &next) {
+        if (holds) attend_item<T>(a, shape, held.item, held.begin, held.end, held.slot, next);
+    };
     each_strip(a, shape, [&](const Item &strip, int64_t) {
         Item item = strip;
         for (item.group = 0; item.group < shape.groups; item.group++) {
@@ -332,10 +450,14 @@ template <class T> void attend_share(const AttentionArgs &a, const Shape &shape,
             const int32_t begin = at_from == 0 ? from.split : 0;
             const int32_t end = at_to == 0 ? to.split : item.split_end - item.split_begin;
             const int32_t slot = at_from == 0 && from.slot >= 0 ? from.slot : at_to == 0 ? to.slot : -1;
-            if (begin < end) attend_item<T>(a, shape, item, begin, end, slot);
+            if (begin >= end) continue;
+            attend_held(first_of(a, shape, item, begin));
+            held = {item, begin, end, slot};
+            holds = true;
         }
         return true;
     });
+    attend_held({nullptr, 0, 0, 0, 0});
 }
 
 // Folds the stored splits of one row of a cut item.
@@ -353,7 +475,8 @@ void merge_row(const AttentionArgs &a, const Shape &shape, const Cut &cut, int32
         part = part_at(a, splits, cut.slot, split - item.split_begin, row);
         fold(&maximum, &weight, total, part[0], part[1], part + kPartHeader, dims);
     }
-    finish(total, weight, output_of(a, item, heads, row), dims);
+    const int32_t count = heads.end - heads.begin;
+    finish(total, weight, output_of(a, item.token_begin + row / count, heads.begin + row % count), dims);
 }
 
 }  // namespace
