@@ -166,6 +166,11 @@ def listed(known: tuple[str, ...]) -> object:
     return parse
 
 
+def whole(text: str) -> tuple[int, ...]:
+    """An argument type: whole numbers, separated by commas."""
+    return tuple(int(x) for x in text.split(","))
+
+
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.run",
@@ -178,6 +183,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--models", default=",".join(MODELS), help="catalogue names or paths")
     add("--peers", type=listed(PEERS), default=["llama.cpp", "openvino"], help=f"of {','.join(PEERS)}")
     add("--workloads", type=listed(tuple(WORKLOADS)), default=list(WORKLOADS), help="of the part served")
+    add("--prompts", type=whole, help="prompt lengths of the part prefill")
+    add("--depths", type=whole, help="contexts of the part decode")
+    add("--sequences", type=whole, help="batch sizes of the part batch")
     add("--pairs", type=int, default=5, help="repetitions of each measurement")
     add("--scale", type=float, default=1.0, help="size of the served workloads; 0.5 halves the requests")
     add("--quick", action="store_true", help="SmolLM2 only, fewer sizes, 2 pairs")
