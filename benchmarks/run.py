@@ -77,6 +77,9 @@ class Run:
         bench = bare.Bench(label, path, engine, self.llama)
         if self.args.quick:
             bench.prompts, bench.depths, bench.sequences = (512,), (0, 2048), (1, 16)
+        bench.prompts = self.args.prompts or bench.prompts
+        bench.depths = self.args.depths or bench.depths
+        bench.sequences = self.args.sequences or bench.sequences
         longest = engine.opened.resolved.max_model_len - bare.STEPS - 1
         bench.depths = tuple(d for d in bench.depths if d <= longest)
         bench.micro_batches = self._micro_batches(label, path, bench.prompts) if "prefill" in parts else {}
