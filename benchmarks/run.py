@@ -101,7 +101,7 @@ class Run:
 
     def _served(self, label: str, path: Path) -> None:
         with ExitStack() as stack:
-            ours = servers.headrace(path, self.args.headrace)
+            ours = servers.headrace(path, self.args.headrace, self.args.headrace_args.split())
             stack.callback(ours.stop)
             up = [ours]
             for peer in self.args.peers:
@@ -199,6 +199,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--openvino-dir", type=Path, default=peers_dir / "openvino")
     add("--vllm-dir", type=Path, default=peers_dir / "vllm")
     add("--headrace", default=str(Path(sys.executable).with_name("headrace")))
+    add("--headrace-args", default="", help='flags of `headrace serve`, such as "--prefill-step-ms 150"')
     args = parser.parse_args(argv)
     if args.quick:
         args.models, args.pairs, args.scale = MODELS[0], 2, 0.5

@@ -7,7 +7,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -87,8 +87,9 @@ def _answers(port: int, path: str) -> bool:
         return False
 
 
-def headrace(model: Path, program: str = "headrace") -> Server:
-    """Headrace with its defaults."""
+def headrace(model: Path, program: str = "headrace", flags: Sequence[str] = ()) -> Server:
+    """Headrace with its defaults and these flags."""
     port = free_port()
     command = [program, "serve", str(model), "--port", str(port), "--served-model-name", "default"]
+    command += flags
     return start("headrace", command, port, ready="/ready")
