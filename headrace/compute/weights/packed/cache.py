@@ -75,6 +75,8 @@ class PackedCache:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return  # another process is writing it
+            if not _is_at(fd, part):
+                return  # another process finished meanwhile: `fd` is the published file, which never changes
             if not self._make_room(path, draft):
                 part.unlink(missing_ok=True)
                 return
@@ -181,6 +183,13 @@ def _source_of(path: Path) -> str:
 def _remove(path: Path) -> None:
     with contextlib.suppress(OSError):
         path.unlink()
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _sync_folder(folder: Path) -> None:
