@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import json
 import logging
 import os
 import resource
@@ -277,6 +278,41 @@ def test_an_entry_that_does_not_fit_the_weight_is_packed(model, cache):
     assert start.found
     assert start.bytes() == good
     assert b'"f16"' not in path.read_bytes()  # written anew, as one was missing
+
+
+def test_an_entry_too_small_for_its_weight_is_packed(model, cache):
+    """A header that vouches for itself and lies within the file, but has no room for n x k."""
+    good = Start(model, cache).bytes()
+    path = the_file(cache)
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[12:16], "little")
+    header = json.loads(bytes(data[32 : 32 + size]))
+    for entry in header["entries"]:
+        entry["offset"], entry["bytes"] = header["data_bytes"] - 64, 64
+    text = json.dumps(header).encode()
+    data[32 : 32 + len(text)] = text
+    data[12:16] = len(text).to_bytes(4, "little")
+    header_digest(data)
+    path.write_bytes(data)
+    start = Start(model, cache)
+    assert start.bytes() == good
+    assert Start(model, cache).bytes() == good
+
+
+def test_a_writer_that_opened_just_before_another_published_leaves_the_file_alone(model, cache, monkeypatch):
+    checkpoint = open_checkpoint(model)
+    path = cache.path(checkpoint.path, checkpoint.content_id, native().packer.layout)
+    lock = fcntl.flock
+
+    def publish_first(fd, how):
+        os.pwrite(fd, b"published", 0)
+        path.with_suffix(".part").rename(path)
+        lock(fd, how)
+
+    monkeypatch.setattr(folder_of_files.fcntl, "flock", publish_first)
+    Start(model, cache)
+    assert path.read_bytes() == b"published"
+    assert [p.name for p in cache.folder.iterdir()] == [path.name]
 
 
 def test_a_changed_model_is_packed_anew_and_its_old_file_goes(model, cache):

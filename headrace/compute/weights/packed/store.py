@@ -21,7 +21,8 @@ class PackedStore:
     """Matrices of one model for one backend.
 
     Opening brings a file's weights into memory. `finish` writes a new file in a thread when any matrix had to
-    be packed; the end of the program waits for the thread.
+    be packed. The interpreter's end waits for that thread; a process that leaves with `os._exit` does not:
+    then the next start that packs writes the file.
     """
 
     def __init__(self, backend: Backend, checkpoint: Checkpoint, cache: PackedCache | None) -> None:
@@ -50,13 +51,21 @@ class PackedStore:
         entries = [self._entry(part) for part in parts]
         if self._packer is not None and entries and all(e is not None for e in entries):
             offsets = [e.offset for e in entries if e is not None]
-            handle = self._packer.adopt(parts, self._region, offsets)
+            try:
+                handle = self._packer.adopt(parts, self._region, offsets)
+            except CheckpointError as error:  # its table does not add up: it is of no use for the rest either
+                ignored(self._path, error)
+                self._entries = {}
+                handle = self._make(parts)
         else:
-            handle = self._backend.matrix(parts)
-            self._num_made += 1
+            handle = self._make(parts)
         if self._cache is not None:
             self._handles.append((parts, handle))
         return handle
+
+    def _make(self, parts: Sequence[Weight]) -> Handle:
+        self._num_made += 1
+        return self._backend.matrix(parts)
 
     def finish(self) -> Thread | None:
         """All matrices are taken over; the thread that writes a file, if one is written."""
