@@ -28,16 +28,26 @@ class LoadedModel:
     forward: Forward
     weight_bytes: int
     rope: RopeBank
-    key_shifts: tuple[F32 | None, ...] = ()
-    """Per layer [spans, K, D]: what all keys of a span have in common; see `shift_keys`."""
+    key_biases: tuple[F32 | None, ...] = ()
+    """Per layer [1, K, D]: the bias that all its keys share; see `shift_keys`."""
 
     def shift_keys(self, pool: KVPool) -> None:
         """Make int8 keys precise where a bias would set their scale; call it before the first step."""
         if pool.geometry.dtype != "int8":
             return
-        for layer, shift in enumerate(self.key_shifts):
-            if shift is not None:
-                pool.shift_keys(layer, shift)
+        means: dict[int, tuple[F32, F32]] = {}
+        for layer, bias in enumerate(self.key_biases):
+            if bias is None:
+                continue
+            spec = self.spec.layers[layer].attention.rope
+            if spec.kind == "none":
+                pool.shift_keys(layer, bias)
+                continue
+            tables = self.rope.table(spec)
+            key = id(tables[0])  # layers of one rotary embedding share its tables
+            if key not in means:
+                means[key] = _span_means(tables[0]), _span_means(tables[1])
+            pool.shift_keys(layer, _turned(bias, *means[key]))
 
     def geometry(self, block_size: int, dtype: str) -> KVGeometry:
         """The shape of the model's KV for blocks of `block_size` tokens in a number format of `KV_BITS`."""
@@ -90,6 +100,7 @@ def load_model(
         norm=loader.vector("norm"),
         head=loader.matrix("head") if checkpoint.weights.has("head.weight") else embed,
     )
+    key_biases = tuple(loader.key_bias(index) for index in range(len(spec.layers)))
     checkpoint.weights.release()
     store.finish()
     return LoadedModel(
@@ -97,8 +108,26 @@ def load_model(
         forward=make_forward(spec, weights),
         weight_bytes=loader.weight_bytes,
         rope=rope,
-        key_shifts=tuple(loader.key_shift(index) for index in range(len(spec.layers))),
+        key_biases=key_biases,
     )
+
+
+def _span_means(table: F32) -> F32:
+    """Angle table [P, half] on average over each span of positions: [spans, 1, half], float64."""
+    starts = range(0, len(table), SHIFT_SPAN)
+    return np.stack([table[at : at + SHIFT_SPAN].mean(0, np.float64) for at in starts])[:, None]
+
+
+def _turned(bias: F32, cosines: F32, sines: F32) -> F32:
+    """A bias of keys [1, K, D] as rotary embeddings turn it, on average over each span [spans, K, D].
+
+    Slow dims of Qwen2's keys have biases a hundred times their spread.
+    """
+    half = cosines.shape[-1]
+    first, second, rest = bias[..., :half], bias[..., half : 2 * half], bias[..., 2 * half :]
+    turned = [first * cosines - second * sines, second * cosines + first * sines]
+    rest = np.broadcast_to(rest, (len(cosines), *rest.shape[1:]))
+    return np.concatenate([*turned, rest], axis=-1).astype(np.float32)
 
 
 class _Loader:
@@ -137,28 +166,16 @@ class _Loader:
         ]
         return self._backend.vector(np.concatenate(parts))
 
-    def key_shift(self, index: int) -> F32 | None:
-        """The bias of a layer's keys as rotary embeddings turn it, on average over each span [spans, K, D].
+    def key_bias(self, index: int) -> F32 | None:
+        """The bias of a layer's keys [1, K, D].
 
-        Slow dims of Qwen2's keys have biases a hundred times their spread. None: no bias, or one that is not
-        common to all keys (head norms, angles that depend on the length, a soft cap on scores).
+        None: no bias, or one that is not common to all keys (head norms, angles that depend on the length,
+        a soft cap on scores).
         """
         name, a = f"layers.{index}.k.bias", self._spec.layers[index].attention
         if not self._weights.has(name) or a.qk_norm or a.softcap is not None or self._rope.kind != "static":
             return None
-        bias = self._weights.vector(name).reshape(1, a.kv_heads, a.head_size)
-        if a.rope.kind == "none":
-            return bias.astype(np.float32)
-        starts = np.arange(0, len(self._rope.table(a.rope)[0]), SHIFT_SPAN)
-        cosines, sines = (
-            np.stack([table[at : at + SHIFT_SPAN].mean(0, np.float64) for at in starts])[:, None]
-            for table in self._rope.table(a.rope)
-        )
-        half = cosines.shape[-1]
-        first, second = bias[..., :half], bias[..., half : 2 * half]
-        turned = [first * cosines - second * sines, second * cosines + first * sines]
-        rest = np.broadcast_to(bias[..., 2 * half :], (len(starts), a.kv_heads, a.head_size - 2 * half))
-        return np.concatenate([*turned, rest], axis=-1).astype(np.float32)
+        return self._weights.vector(name).astype(np.float32).reshape(1, a.kv_heads, a.head_size)
 
     def rope_table(self, spec: RopeSpec) -> Handle:
         if spec.kind == "none":
