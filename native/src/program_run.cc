@@ -157,7 +157,7 @@ class Executor {
         const KVLayer layer = p_.kv_->layer(op.layer);
         const AttentionShape &shape = op.attention;
         const AttentionArgs args = {&in_.batch, &layer, at(op.a), ld(op.a), at(op.out), ld(op.out), shape.heads,
-                                    shape.scale, shape.softcap, shape.window, p_.attention_scratch_};
+                                    shape.scale, shape.softcap, shape.window, p_.attention_scratch_, p_.pool_->size()};
         phase(&args, thread_, threads_);
     }
     void glu(const Op &op) {

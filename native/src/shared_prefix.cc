@@ -9,7 +9,7 @@
 namespace headrace {
 namespace {
 
-constexpr int32_t kChunk = 64;      // keys are shared in whole chunks of attention
+constexpr int32_t kChunk = kAttentionChunk;     // keys are shared in whole chunks
 constexpr int32_t kWorth = 4;       // a row that shares less than a quarter of its keys stays alone: it may be cut then
 
 // The blocks of a row that lie wholly before its last key.

@@ -135,6 +135,7 @@ static inline KVUnit kv_unit(KVType type, int32_t block_size, int32_t head_size)
     return u;
 }
 
+constexpr int32_t kAttentionChunk = 64;      // keys of one online-softmax step
 constexpr int32_t kAttentionSplit = 512;     // keys of one partial softmax
 
 struct AttentionArgs {
@@ -146,6 +147,7 @@ struct AttentionArgs {
     float scale, softcap;               // softcap 0 = none: s = softcap * tanh(s / softcap)
     int32_t window;                     // 0 = full; else a query at p sees keys in (p - window, p]
     float *scratch;                     // attention_scratch_floats(...) floats, shared by all threads
+    int32_t workers = 0;                // threads at work when shares are more than threads (claimed chunks); 0: as many
 };
 
 struct SampleArgs {                     // one row of logits -> one token; see compute/sampling for the meaning

@@ -17,7 +17,7 @@ namespace headrace {
 namespace HR_ISA {
 
 constexpr int32_t kUnit = 16;         // tokens of one unit of KV memory
-constexpr int32_t kChunk = 64;        // keys of one online-softmax step
+constexpr int32_t kChunk = kAttentionChunk;
 constexpr int32_t kSplit = kAttentionSplit;
 constexpr int32_t kMaxGroup = 16;     // query heads of one item; larger groups are divided
 constexpr int32_t kCutRows = 16;      // (token, head) rows of an item that may be cut
@@ -32,7 +32,8 @@ struct Shape {
     int32_t group;          // query heads per KV head
     int32_t parts;          // items per KV head (1 unless group > 16)
     int32_t groups;         // items per strip: kv_heads * parts
-    int32_t threads;
+    int32_t threads;        // shares
+    int32_t workers;        // threads at work, fewer where a thread claims several shares
     int32_t members;        // most rows of an item that share keys
     int32_t shared;         // entries of Batch::shared in use: all or none
     int64_t keys;           // of all tokens of the batch, about
@@ -58,6 +59,7 @@ HR_INLINE Shape shape_of(const AttentionArgs &a, int32_t threads) {
     s.parts = (s.group + kMaxGroup - 1) / kMaxGroup;
     s.groups = a.kv->kv_heads * s.parts;
     s.threads = least(threads, kMaxThreads);
+    s.workers = a.workers > 0 ? least(a.workers, s.threads) : s.threads;
     s.members = least(kStripRows, kStripFloats / a.kv->head_size) / least(s.group, kMaxGroup);
     const Batch &b = *a.batch;
     s.shared = s.members > 1 ? b.shared.count : 0;
@@ -142,11 +144,11 @@ HR_INLINE int64_t weight_of_shared(const AttentionArgs &a, const Shape &s, const
 HR_INLINE int32_t parts_of(const AttentionArgs &a, const Shape &s, int32_t begin, int32_t end) {
     const int32_t count = end - begin, fewest = (count + s.members - 1) / s.members;
     const SharedKeys keys = shared_keys(a, begin, end);
-    const int64_t threads = greatest(1, least(s.threads, (int32_t)((keys.all * s.threads + s.keys / 2) / s.keys)));
+    const int64_t threads = greatest(1, least(s.workers, (int32_t)((keys.all * s.workers + s.keys / 2) / s.keys)));
     const int64_t alone = keys.all * (least(s.group, kMaxGroup) + 2);
     int64_t best = (alone * s.groups + threads - 1) / threads;
     int32_t parts = count;
-    for (int32_t p = fewest; p < least(count, fewest + s.threads); p++) {
+    for (int32_t p = fewest; p < least(count, fewest + s.workers); p++) {
         const int64_t weight = alone - 2 * keys.common * (count - p) / (count - 1), largest = (count + p - 1) / p;
         const int64_t time = (p * s.groups + threads - 1) / threads * largest * weight / count;
         if (time < best) best = time, parts = p;

@@ -29,7 +29,7 @@ HR_INLINE void rescale(float *sums, float factor, int32_t dims) {
     for (int32_t d = 0; d < dims; d += 8) store(sums + d, splat(factor) * load(sums + d));
 }
 
-// maximum, weight: eight floats, those beyond R are changed at will. cap: soft cap in base 2 units, 0 = none.
+// maximum, weight: eight floats; those beyond R are rewritten with their own values, which walks over shared keys rely on. cap: soft cap in base 2 units, 0 = none.
 template <int R>
 void softmax_rows(float *scores, const Visible &seen, float cap, float *maximum, float *weight, float *sums, int32_t dims) {
     alignas(32) float top[8], added[8], factor[8];
