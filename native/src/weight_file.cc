@@ -4,9 +4,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -67,11 +65,7 @@ class Mapping {
 #endif
     }
     ~Mapping() {
-        {
-            std::lock_guard<std::mutex> lock(mutex_);
-            stop_ = true;
-        }
-        wake_.notify_all();
+        stop_ = true;
         if (mover_.joinable() && getpid() == process_) mover_.join();
         else if (mover_.joinable()) mover_.detach();    // the thread did not survive fork()
         munmap(base_, reserved_);
@@ -93,10 +87,9 @@ class Mapping {
 
     // Readers see a piece either mapped or copied, and always the same bytes: mremap replaces it in one step.
     void move() {
-        {
-            std::unique_lock<std::mutex> lock(mutex_);      // the first requests come first
-            if (wake_.wait_for(lock, std::chrono::seconds(1), [this] { return stop_.load(); })) return;
-        }
+        // The first requests come first. No condition variable: its destructor would wait, in a child after fork(), for this
+        // thread, which the child does not have.
+        for (int i = 0; i < 100 && !stop_; i++) std::this_thread::sleep_for(std::chrono::milliseconds(10));
         setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);
         for (size_t begin = 0; begin < bytes_ && !stop_; begin += kPiece) {
             const size_t bytes = std::min(kPiece, bytes_ - begin), size = round_up(bytes, kFileChunk);
@@ -136,8 +129,6 @@ class Mapping {
     uint8_t *data_;
     const pid_t process_;
     std::atomic<bool> stop_{false};
-    std::mutex mutex_;
-    std::condition_variable wake_;
     std::thread mover_;
 };
 

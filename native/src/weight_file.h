@@ -27,7 +27,7 @@ struct FileWeights {
 // while the memory is in use; where that is impossible, Read.
 enum class FileMode { Map, Read, MapThenRead };
 
-// The weights as memory, 2 MiB aligned, with zeroed bytes past the end; all threads of `pool` work. When it is mapped, `offset`
+// The weights as memory, 2 MiB aligned, with readable bytes past the end; all threads of `pool` work. When it is mapped, `offset`
 // is a multiple of the page size, and the file must keep its length while the memory is in use.
 // Throws std::runtime_error (cannot be read; a chunk differs from its sum) and std::bad_alloc.
 std::shared_ptr<uint8_t> load_weights(ThreadPool &pool, const FileWeights &file, FileMode mode);
