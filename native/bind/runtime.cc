@@ -84,7 +84,7 @@ std::shared_ptr<PackedMatrix> adopt(Runtime &runtime, const FileRegion &region, 
     auto result = std::make_shared<PackedMatrix>();
     Matrix &view = result->view;
     if (!layout_of_source(source_type, &view.layout)) fail("source type " + std::to_string(source_type) + " has no layout");
-    if (n < 1 || k < 1) fail("a matrix needs rows and columns");
+    if (n < 1 || k < 1 || n > INT32_MAX - 15) fail("a matrix needs rows and columns, at most 2^31 - 16 rows");
     view.n = n;
     view.k = k;
     view.panel_bytes = panel_bytes(view.layout, k);

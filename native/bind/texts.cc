@@ -20,6 +20,7 @@ nb::object texts(const Array<uint8_t, 1> &data, uint64_t at, uint64_t count) {
         if (length > size - at) return nb::none();
         PyObject *text = PyUnicode_DecodeUTF8(reinterpret_cast<const char *>(bytes + at), static_cast<Py_ssize_t>(length), nullptr);
         if (!text) {
+            if (!PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) nb::raise_python_error();
             PyErr_Clear();
             return nb::none();
         }
