@@ -1,4 +1,4 @@
-// Speed of attention (decode over cold KV, decode of rows with a common prefix, prefill) and of sampling one row.
+// Speed of attention (decode over cold KV, decode of rows with a common prefix, prefill).
 // Usage: bench_attention [set] [threads] [f16 | f32 | int8] [shared]
 #include <algorithm>
 #include <atomic>
@@ -169,32 +169,6 @@ void bench_shared(const Kernels &kernels, const Case &c, int threads, KVType typ
     std::fflush(stdout);
 }
 
-void bench_sample(const Kernels &kernels, const char *name, SampleArgs args, float spread) {
-    std::vector<float> logits(151936), scratch(logits.size() + 16384), top(32);
-    std::vector<int32_t> ids(32);
-    uint32_t state = 1;
-    for (float &x : logits) {
-        x = 0;
-        for (int i = 0; i < 12; i++) x += (float)((state = state * 1664525u + 1013904223u) >> 8) * 0x1p-24f;
-        x = (x - 6) * spread;
-    }
-    args.logits = logits.data();
-    args.vocab = (int32_t)logits.size();
-    args.scratch = scratch.data();
-    args.repetition = 1;
-    args.top_ids = ids.data();
-    args.top_logprobs = top.data();
-    std::vector<double> times;
-    for (int i = 0; i < 40; i++) {
-        args.position = i;
-        const double start = now();
-        kernels.sample(&args);
-        times.push_back(now() - start);
-    }
-    std::sort(times.begin(), times.end());
-    std::printf("sample 151936, spread %3.1f, %-22s %7.1f us best %7.1f median\n", spread, name, times[0] * 1e6, times[20] * 1e6);
-}
-
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -212,19 +186,5 @@ int main(int argc, char **argv) {
             for (int length : {128, 2048, 6000}) bench(*kernels, {s[0], s[1], s[2], length - 1, 1}, threads, type);
             for (int depth : {0, 2048}) bench(*kernels, {s[0], s[1], s[2], depth, 512}, threads, type);
         }
-    for (float spread : {1.0f, 4.0f}) {
-        if (only_shared) break;
-        SampleArgs a = {};
-        a.top_p = 1, a.num_logprobs = -1;
-        bench_sample(*kernels, "greedy", a, spread);
-        a.temperature = 0.8f;
-        bench_sample(*kernels, "temperature", a, spread);
-        a.top_p = 0.95f;
-        bench_sample(*kernels, "top_p 0.95", a, spread);
-        a.top_k = 50;
-        bench_sample(*kernels, "top_p 0.95, top_k 50", a, spread);
-        a.num_logprobs = 20;
-        bench_sample(*kernels, "the same, 20 logprobs", a, spread);
-    }
     return 0;
 }
