@@ -19,6 +19,7 @@ import pytest
 from headrace import _native
 from headrace.base.clock import now_s, unix_s
 from headrace.base.errors import CheckpointError
+from headrace.cli.commands.models import command
 from headrace.compute.ops.api import Weight
 from headrace.compute.ops.backends.native.packer import SOURCE_TYPES
 from headrace.compute.weights import catalogue
@@ -483,6 +484,18 @@ def test_the_list_of_models_shows_what_packed_weights_take(tmp_path, monkeypatch
     path.write_bytes(bytes(1000))
     path.with_name("smollm2-135m-other.packed").write_bytes(bytes(10))
     assert catalogue.packed_bytes(e) == 1000
+
+
+def test_packed_weights_whose_model_file_is_gone_can_be_removed(model, cache, monkeypatch, capsys):
+    Start(model, cache)
+    lost = model.with_name("lost")
+    model.rename(lost)
+    monkeypatch.setattr(catalogue, "cached_path", lambda _: model)
+    monkeypatch.setattr(catalogue, "packed_dir", lambda: cache.folder)
+    command("rm", "smollm2:135m")
+    assert "is not here; removed" in capsys.readouterr().out
+    assert not packed_files(cache.folder)
+    lost.rename(model)
 
 
 def test_random_headers_never_break_reading(model, cache, tmp_path):

@@ -64,13 +64,14 @@ def _list(as_json: bool) -> None:
 
 
 def _remove(name: str) -> None:
-    path = catalogue.cached_path(catalogue.entry(name))
-    if not path.is_file():
-        print(f"{name} is not here")
-        return
     from headrace.compute.weights.packed.cache import remove_packed
 
+    path = catalogue.cached_path(catalogue.entry(name))
+    packed_bytes = remove_packed(path, catalogue.packed_dir())
+    if not path.is_file():
+        rest = f"; removed {packed_bytes / 1e6:.0f} MB of packed weights" if packed_bytes else ""
+        print(f"{name} is not here{rest}")
+        return
     path.unlink()
-    remove_packed(path, catalogue.packed_dir())
     catalogue.side_file(path).unlink(missing_ok=True)
     print(f"removed {path}")
