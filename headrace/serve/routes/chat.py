@@ -11,6 +11,7 @@ from starlette.routing import Route
 from headrace.engine.outputs import ChoiceDelta, RequestOutput
 from headrace.serve.answering import Answering
 from headrace.serve.collect import WholeChoice, WholeRequest
+from headrace.serve.conversation import ask
 from headrace.serve.limits import read_json
 from headrace.serve.schema.answers import Envelope
 from headrace.serve.schema.chat import ChatBody
@@ -81,20 +82,8 @@ async def create(request: Request) -> Response:
     state.admit()
     raw = await read_json(request, state.config.max_body_bytes)
     body = validate(ChatBody, raw, CHAT_NEUTRAL)
-    state.check_model(body.model)
-    params = body.params(state.llm.defaults)
-    name = new_id(request, body.request_id)
-    envelope = Envelope.chat(name, state.model_name)
-    messages = [m.to_template() for m in body.messages]
-    await state.check_room(sum(m.num_bytes() for m in body.messages))
-    outputs = state.llm.chat(
-        messages,
-        params,
-        request_id=envelope.id,
-        salt=body.cache_salt or "",
-        priority=body.priority or 0,
-        template_kwargs=body.template_kwargs(),
-    )
+    envelope = Envelope.chat(new_id(request, body.request_id), state.model_name)
+    outputs, params = await ask(state, body, envelope.id)
     shape = ChatShape(body, state.vocabulary)
     answering = Answering(served=state, body=body, shape=shape, envelope=envelope, num_choices=params.n)
     return await answering.respond(request, [outputs])
