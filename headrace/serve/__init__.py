@@ -1,10 +1,11 @@
-"""The HTTP server: the OpenAI API, and the pages operators need.
+"""The HTTP server: the APIs of OpenAI and Anthropic, and the pages operators need.
 
 Owns everything that knows HTTP or JSON. Must not know tensors, blocks or schedules: it talks to
 `engine.AsyncLLM` only.
 
 Reading order: `app` (what is put together), `state` (what routes share), `schema` (bodies to values, values
-to bodies), `routes` (one file per family of endpoints), `stream` (server-sent events, disconnects),
+to bodies), `routes` (one file per family of endpoints), `conversation` (what all that take messages do),
+`answering` (choices), `dialects` (answers made of blocks), `stream` (server-sent events, disconnects),
 `limits`, `auth`, `faults` (errors in OpenAI's shape), `metrics`, `connection` (who may keep one open),
 `server` (start, signals, draining).
 """

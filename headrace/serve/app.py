@@ -43,4 +43,4 @@ async def _counted(request: Request, error: Exception) -> Response:
     if not isinstance(error, HeadraceError):
         return await on_headrace_error(request, error)
     served(request).metrics.refused.labels(error.code).inc()
-    return fault_response(error)
+    return fault_response(error, request.url.path)

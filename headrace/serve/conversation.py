@@ -1,5 +1,6 @@
 """A conversation on its way to the engine: what every endpoint that takes messages does with them."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
@@ -36,3 +37,18 @@ async def ask(state: Served, body: ChatBody, request_id: str) -> Asked:
         template_kwargs=body.template_kwargs(),
     )
     return Asked(outputs, params)
+
+
+async def prompt_ids(state: Served, body: ChatBody) -> list[int]:
+    """The token ids of a conversation, made off the event loop.
+
+    Raises:
+        NotFoundError: this server does not serve the model. RequestError: the template refuses.
+        ContextLengthError: the texts cannot fit.
+    """
+    state.check_model(body.model)
+    messages = [m.to_template() for m in body.messages]
+    options = body.template_kwargs()
+    await state.check_room(sum(m.num_bytes() for m in body.messages))
+    ids = await asyncio.to_thread(state.llm.chat_template.encode, state.tokenizer, messages, **options)
+    return list(ids)

@@ -14,6 +14,13 @@ from headrace.base.errors import HeadraceError, OverloadError
 log = logging.getLogger("headrace.serve")
 
 _TYPE_BY_STATUS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+_MESSAGE_TYPES = _TYPE_BY_STATUS | {
+    403: "permission_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+}
+_MESSAGES = "/v1/messages"
+"""Errors below this path have Anthropic's shape."""
 
 
 class BodyTooLargeError(HeadraceError):
@@ -43,6 +50,13 @@ class EngineFaultError(HeadraceError):
     code = "engine_error"
 
 
+class CancelledRequestError(HeadraceError):
+    """The request was cancelled, and the API it came by has no answer for that."""
+
+    http_status = 499
+    code = "request_cancelled"
+
+
 def error_body(error: HeadraceError) -> dict[str, Any]:
     """The JSON object that tells a client about an error."""
     status = error.http_status
@@ -50,13 +64,20 @@ def error_body(error: HeadraceError) -> dict[str, Any]:
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
 
 
+def message_error_body(error: HeadraceError, status: int | None = None) -> dict[str, Any]:
+    """The same in Anthropic's shape; `status` is the HTTP status when it is not the error's own."""
+    status = status or error.http_status
+    kind = _MESSAGE_TYPES.get(status, "invalid_request_error" if status < 499 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
 def json_response(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A response with a JSON body."""
     return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
 
 
-def fault_response(error: HeadraceError) -> Response:
-    """The response for an error raised on purpose."""
+def fault_response(error: HeadraceError, path: str = "") -> Response:
+    """The response for an error raised on purpose, in the shape of the API that owns the path."""
     headers: dict[str, str] = {}
     if isinstance(error, OverloadError):
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
@@ -64,7 +85,8 @@ def fault_response(error: HeadraceError) -> Response:
         headers["retry-after"] = "5"
     if error.http_status == 401:
         headers["www-authenticate"] = "Bearer"
-    return json_response(error_body(error), error.http_status, headers)
+    shape = message_error_body if path.startswith(_MESSAGES) else error_body
+    return json_response(shape(error), error.http_status, headers)
 
 
 def unexpected(error: BaseException) -> HeadraceError:
@@ -75,12 +97,12 @@ def unexpected(error: BaseException) -> HeadraceError:
     return HeadraceError("internal error; the server's log has the details")
 
 
-async def on_headrace_error(_: Request, error: Exception) -> Response:
+async def on_headrace_error(request: Request, error: Exception) -> Response:
     """Exception handler for every error raised on purpose."""
-    return fault_response(unexpected(error))
+    return fault_response(unexpected(error), request.url.path)
 
 
-async def on_http_exception(_: Request, error: Exception) -> Response:
+async def on_http_exception(request: Request, error: Exception) -> Response:
     """Exception handler for the router's own errors (no such path, wrong method)."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     detail = {404: "no such path; see /v1/models for a start", 405: "method not allowed on this path"}
@@ -89,4 +111,6 @@ async def on_http_exception(_: Request, error: Exception) -> Response:
     body["error"]["type"] = _TYPE_BY_STATUS.get(status, "invalid_request_error")
     body["error"]["code"] = {404: "not_found", 405: "method_not_allowed"}.get(status, "http_error")
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    if request.url.path.startswith(_MESSAGES):
+        body = message_error_body(fault, status)
     return json_response(body, status, headers)

@@ -33,6 +33,11 @@ def event(body: object) -> bytes:
     return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 
+def named_event(name: str, body: object) -> bytes:
+    """One server-sent event with a name and a JSON body."""
+    return b"event: " + name.encode() + b"\n" + event(body)
+
+
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Await `work`; cancel it when the client goes away.
 

@@ -24,6 +24,8 @@ LIST_LIMITS: Mapping[str, int] = {
     "stop_token_ids": MAX_ID_LIST,
     "bad_words": MAX_ID_LIST,
     "messages": MAX_MESSAGES,
+    "system": MAX_PARTS,
+    "stop_sequences": MAX_STOP_STRINGS,
     "metadata": 64,
     "chat_template_kwargs": 64,
 }
@@ -66,6 +68,10 @@ def _check_messages(messages: Sequence[Any]) -> None:
                 _check_count("messages", parts, MAX_PARTS, "parts and tool calls")
                 for item in items:
                     _check_keys("messages", item)
+                    inner = cast("dict[str, Any]", item).get("content") if isinstance(item, dict) else None
+                    if isinstance(inner, list):  # a result of a tool is a message in a message
+                        parts += len(cast("list[Any]", inner))
+                        _check_count("messages", parts, MAX_PARTS, "parts and tool calls")
 
 
 def _check_keys(name: str, value: object) -> None:

@@ -6,7 +6,8 @@ ignored.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ValidationError
@@ -44,6 +45,21 @@ COMPLETION_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 """Unsupported on `/v1/completions`, with the values that ask for nothing."""
 
+MESSAGES_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "container": (None,),
+    "diagnostics": (None,),
+    "inference_geo": (None,),
+    "output_config": (None, {}),
+    "service_tier": (None, "auto", "standard_only"),
+    "speed": (None, "standard"),
+    "thinking": (None, {"type": "disabled"}),
+    "tool_choice": (None, {"type": "none"}, {"type": "auto"}),
+    "tools": (None, []),
+    "user_profile_id": (None,),
+    "workspace_id": (None,),
+}
+"""Unsupported on `/v1/messages`, with the values that ask for nothing."""
+
 LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
 """Documented fields that name the caller or hint at caching: accepted, they change no answer."""
 
@@ -64,6 +80,24 @@ def drop_neutral(body: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]]
                 f"{name} is not supported yet; leave it out (values without effect: {allowed})", param=name
             )
     return kept
+
+
+@contextmanager
+def renamed(names: Mapping[str, str]) -> Generator[None]:
+    """Errors about a field get the name that the caller used for it.
+
+    Args:
+        names: from the name in an error to the name in the caller's body.
+    """
+    try:
+        yield
+    except RequestError as err:
+        if err.param is None or err.param not in names:
+            raise
+        name = names[err.param]
+        rest = err.message.removeprefix(err.param)
+        message = f"{name}: {rest}" if rest == err.message else f"{name}{rest}"
+        raise type(err)(message, param=name) from err
 
 
 def to_request_error(error: ValidationError, known: Iterable[str]) -> RequestError:

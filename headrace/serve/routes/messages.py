@@ -1,0 +1,49 @@
+"""`POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headrace.serve.conversation import ask, prompt_ids
+from headrace.serve.dialects.blocks import Speaking
+from headrace.serve.dialects.messages import MessageSpelling
+from headrace.serve.faults import json_response
+from headrace.serve.limits import read_json
+from headrace.serve.schema.chat import ChatBody
+from headrace.serve.schema.messages import RENAMED, CountTokensBody, MessagesBody
+from headrace.serve.schema.sampling import validate
+from headrace.serve.schema.support import CHAT_NEUTRAL, MESSAGES_NEUTRAL, renamed
+from headrace.serve.state import new_id, served
+
+
+async def create(request: Request) -> Response:
+    """Answer a conversation."""
+    state = served(request)
+    state.admit()
+    raw = await read_json(request, state.config.max_body_bytes)
+    body = validate(MessagesBody, raw, MESSAGES_NEUTRAL)
+    name = f"msg_{new_id(request, body.request_id)}"
+    with renamed(RENAMED):
+        chat = validate(ChatBody, body.to_chat(), CHAT_NEUTRAL)
+        outputs, _ = await ask(state, chat, name)
+    spelling = MessageSpelling(id=name, model=state.model_name, max_tokens=body.max_tokens)
+    speaking = Speaking(
+        served=state, spelling=spelling, stream=bool(body.stream), headers={"request-id": name}
+    )
+    return await speaking.respond(request, outputs)
+
+
+async def count_tokens(request: Request) -> Response:
+    """The tokens of a conversation, counted off the event loop."""
+    state = served(request)
+    raw = await read_json(request, state.config.max_body_bytes)
+    body = validate(CountTokensBody, raw, MESSAGES_NEUTRAL)
+    with renamed(RENAMED):
+        chat = validate(ChatBody, body.to_chat(), CHAT_NEUTRAL)
+    return json_response({"input_tokens": len(await prompt_ids(state, chat))})
+
+
+ROUTES = (
+    Route("/v1/messages", create, methods=["POST"]),
+    Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
+)
