@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.bare import OURS, THEIRS, work_of
+from benchmarks.bare import OURS, STEPS, THEIRS, work_of
 from benchmarks.costs import ModelCost
 from benchmarks.figures import Limits, Ratio, best, floor, limits_from, middle, ratio, share
+from benchmarks.growth import fit, least_slope, step_ms
 from benchmarks.served import FIGURES, Figure
 from benchmarks.store import ROOT
 
@@ -154,6 +155,52 @@ def bare_table(data: dict) -> str:
     return "\n".join(lines) if len(lines) > 2 else "Not measured."
 
 
+def depth_table(data: dict) -> str:
+    """Time of a token over the depth of its context, as a line, and its slope against reading the keys."""
+    lines = [
+        "| model | engine | a (ms) | b (us per 1,000 tokens) | reading KV (us) | b / reading |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (model, who), speeds in _by_number(data, "decode").items():
+        known, limits = dict(data["costs"].get(model, {})), limits_of(data, model, "decode")
+        known.pop("step_tokens", None)
+        if len(speeds) < 3 or not known or limits is None:
+            continue
+        depths = [d + STEPS / 2 for d in speeds]
+        line = fit(depths, [1 / v for v in speeds.values()])
+        least = least_slope(ModelCost(**known), limits, max(depths))
+        lines.append(
+            f"| {model} | {who} | {line.base * 1e3:.2f} | {line.slope * 1e9:.0f} | {least * 1e9:.0f} "
+            f"| {line.slope / least:.2f} |"
+        )
+    return "\n".join(lines) if len(lines) > 2 else "Not measured."
+
+
+def batch_table(data: dict) -> str:
+    """Time of a step over the number of its sequences, each with a prompt of its own."""
+    found = {key: step_ms(speeds) for key, speeds in _by_number(data, "own").items() if len(speeds) > 1}
+    sizes = sorted({n for steps in found.values() for n in steps})
+    if not found:
+        return "Not measured."
+    head = ["model", "engine", *(f"{n} (ms)" for n in sizes)]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for (model, who), steps in found.items():
+        times = [f"{steps[n]:.1f}" if n in steps else "-" for n in sizes]
+        lines.append(f"| {' | '.join([model, who, *times])} |")
+    return "\n".join(lines)
+
+
+def _by_number(data: dict, kind: str) -> dict[tuple[str, str], dict[int, float]]:
+    """Median tokens a second of cells such as `decode 2048`, by (model, engine), then by number."""
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for cell in bare_cells(data):
+        name, number = cell.name.split()
+        if name == kind:
+            for who, value in cell.values.items():
+                found.setdefault((cell.model, who), {})[int(number)] = value
+    return found
+
+
 def served_table(data: dict) -> str:
     """Servers under load."""
     cells = served_cells(data)
@@ -189,7 +236,13 @@ def _ratio(cell: Cell) -> list[str]:
 
 def render(data: dict) -> str:
     """All tables, for the terminal."""
-    sections = (("limits", limits_table), ("bare", bare_table), ("served", served_table))
+    sections = (
+        ("limits", limits_table),
+        ("bare", bare_table),
+        ("depth", depth_table),
+        ("batch", batch_table),
+        ("served", served_table),
+    )
     return "\n\n".join([machine_line(data), *(f"## {name}\n\n{table(data)}" for name, table in sections)])
 
 
@@ -227,6 +280,8 @@ def write(data: dict, page: Path = PAGE) -> None:
         ("machine", machine_line(data)),
         ("limits", limits_table(data)),
         ("bare", bare_table(data)),
+        ("depth", depth_table(data)),
+        ("batch", batch_table(data)),
         ("served", served_table(data)),
     ):
         text = replace_between(text, name, content)

@@ -12,6 +12,7 @@ from benchmarks.client import Answer
 from benchmarks.costs import ModelCost
 from benchmarks.engine import Engine
 from benchmarks.figures import Limits, Work, best, floor, limits_from, middle, percentile, ratio, share
+from benchmarks.growth import fit, least_slope, step_ms
 from benchmarks.peers.llama_cpp import find, link_versions
 from benchmarks.store import Store
 from benchmarks.workloads import Load
@@ -188,6 +189,47 @@ def test_the_table_of_servers_compares_with_the_best_peer_of_each_figure():
     assert "| 100 | 50.0 | 400 | **0.50** |" in ttft
 
 
+def grown():
+    """Results with a token of 5 ms + 2 us a token of context, and steps of 1, 4 and 16 sequences."""
+    data = results()
+    more = {
+        "part": "decode",
+        "model": "m",
+        "pair": 0,
+        "who": "headrace",
+        "other cores": 0.0,
+        "at": "2026-01-02T03",
+    }
+    data["rows"] = [r for r in data["rows"] if r["part"] != "decode"]
+    for depth in (0, 2048, 6000):
+        speed = 1 / (5e-3 + 2e-6 * (depth + 32))
+        data["rows"].append(more | {"cell": f"decode {depth}", "tok/s": speed})
+    for sequences, ms in ((1, 5.0), (4, 5.5), (16, 16.0)):
+        data["rows"].append(
+            more | {"part": "batch", "cell": f"own {sequences}", "tok/s": sequences / ms * 1e3}
+        )
+    return data
+
+
+def test_a_line_goes_through_the_times_of_all_depths():
+    line = fit([0, 100, 200], [1.0, 2.0, 3.0])
+    assert (line.base, line.slope) == (pytest.approx(1.0), pytest.approx(0.01))
+    with pytest.raises(ValueError, match="make no line"):
+        fit([5, 5], [1.0, 2.0])
+
+
+def test_the_slope_is_held_against_the_rate_of_the_deepest_step():
+    assert least_slope(COST, LIMITS, 1000) == pytest.approx(20e3 / 25e9)  # 120 MB, in the cache's reach
+    assert least_slope(COST, LIMITS, 6000) == pytest.approx(20e3 / 20e9)  # 220 MB
+
+
+def test_the_growth_of_cost_is_a_table():
+    assert report.depth_table(grown()).splitlines()[-1] == "| m | headrace | 5.00 | 2000 | 1000 | 2.00 |"
+    assert report.batch_table(grown()).splitlines()[-1] == "| m | headrace | 5.0 | 5.5 | 16.0 |"
+    assert report.depth_table(results()) == "Not measured."  # one depth makes no line
+    assert step_ms({2: 100.0, 1: 50.0}) == {1: 20.0, 2: 20.0}
+
+
 def test_figures_go_between_markers_and_nowhere_else():
     page = "before\n<!-- begin:bare -->\nold\n<!-- end:bare -->\nafter\n"
     assert report.replace_between(page, "bare", "new") == page.replace("old", "new")
@@ -199,7 +241,11 @@ def test_the_page_takes_a_report_and_plots_lie_beside_it(tmp_path):
     pytest.importorskip("matplotlib", reason="comes with the dev extra")
     page = tmp_path / "benchmarks.md"
     page.write_text(report.PAGE.read_text())
-    report.write(json.loads(json.dumps(results())), page)
+    data = results()
+    data["rows"] += [
+        r for r in grown()["rows"] if r["part"] == "batch" or r.get("cell") in {"decode 2048", "decode 6000"}
+    ]
+    report.write(json.loads(json.dumps(data)), page)
     assert "**2.00**" in page.read_text()
     assert "Not measured." not in page.read_text()
     assert {p.name for p in (tmp_path / "img").iterdir()} == {"share_of_limit.svg", "ratio_to_best_peer.svg"}
