@@ -23,6 +23,28 @@ _TEXTS = ("stop", "bad_words")
 _LISTS = ("logit_bias", "allowed_token_ids", "bad_words_ids", "stop_token_ids")
 
 
+class Pooling(Enum):
+    """How the hidden states of a prompt become one vector."""
+
+    LAST = "last"
+    """That of the last token."""
+    MEAN = "mean"
+    """The mean over all tokens."""
+
+
+def pooling_of(name: str) -> Pooling:
+    """A pooling by name.
+
+    Raises:
+        RequestError: no such pooling.
+    """
+    try:
+        return Pooling(name)
+    except ValueError:
+        known = ", ".join(kind.value for kind in Pooling)
+        raise RequestError(f"unknown pooling {name!r:.80}; known: {known}", param="pooling") from None
+
+
 class FinishReason(Enum):
     """Why a sequence ended; the value is what the API reports."""
 
@@ -243,5 +265,7 @@ class Request:
     """
     priority: int = 0
     """Lower runs first, as in vLLM."""
+    pooling: Pooling | None = None
+    """The prompt's pooled hidden states are wanted and no token is drawn: `max_tokens` counts as 0."""
     arrival_s: float = 0.0
     """Monotonic time of arrival, for timelines and queue limits."""

@@ -130,6 +130,8 @@ class RowResult(NamedTuple):
     """Drafts proposed for the next step."""
     error: str | None = None
     """The row failed (NaN logits ...); the sequence ends with an error, others go on."""
+    pooled: bytes = b""
+    """The pooled hidden states, little-endian float32, with the row that ends a prompt to be pooled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +176,8 @@ class Delta(NamedTuple):
     error: str | None = None
     timing: SequenceTiming | None = None
     """Given with the last delta."""
+    pooled: bytes = b""
+    """The prompt's pooled hidden states, little-endian float32; given with the last delta."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

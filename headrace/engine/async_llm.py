@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from headrace.base.config import EngineConfig
-from headrace.base.errors import HeadraceError
-from headrace.base.request import SamplingParams
+from headrace.base.errors import HeadraceError, RequestError
+from headrace.base.request import Pooling, SamplingParams
 from headrace.engine.build import OpenedModel, Phases, TextLoading, open_and_build, open_model
 from headrace.engine.client import CoreClient, LocalClient
 from headrace.engine.frontend import Frontend, Sink, wait_until_idle
@@ -111,7 +111,7 @@ class AsyncLLM:
             opened.text.chat_template.prepare()
         return cls(opened, client, phases.seconds)
 
-    async def generate(
+    def generate(
         self,
         prompt: Prompt,
         params: SamplingParams,
@@ -119,20 +119,54 @@ class AsyncLLM:
         request_id: str | None = None,
         salt: str = "",
         priority: int = 0,
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs as they come; closing the iterator (or cancelling its task) aborts the request.
 
         Raises:
             HeadraceError: the request was refused. One that fails later says so in its last output.
         """
+        ask = Ask(prompt=prompt, params=params, request_id=request_id, salt=salt, priority=priority)
+        return self._outputs(ask)
+
+    async def embed(
+        self,
+        prompt: Prompt,
+        pooling: Pooling = Pooling.LAST,
+        *,
+        request_id: str | None = None,
+        salt: str = "",
+        priority: int = 0,
+    ) -> RequestOutput:
+        """The pooled hidden states of a prompt (`RequestOutput.pooled`); cancelling the task aborts.
+
+        Raises:
+            HeadraceError: the request was refused, or failed.
+        """
+        ask = Ask(
+            prompt=prompt,
+            params=SamplingParams(),
+            request_id=request_id,
+            salt=salt,
+            priority=priority,
+            pooling=pooling,
+        )
+        outputs = self._outputs(ask)
+        try:
+            output = await anext(outputs)
+        finally:
+            await outputs.aclose()
+        if not output.pooled:
+            raise output.error or RequestError("the request was aborted")
+        return output
+
+    async def _outputs(self, ask: Ask) -> AsyncGenerator[RequestOutput, None]:
         queue: asyncio.Queue[RequestOutput | HeadraceError] = asyncio.Queue()
         mail = self._mail_of(asyncio.get_running_loop())
 
         def sink(item: RequestOutput | HeadraceError) -> None:
             mail.put(queue, item)
 
-        ask = Ask(prompt=prompt, params=params, request_id=request_id, salt=salt, priority=priority)
-        if len(prompt) > INLINE_CHARS or params.bad_words:
+        if len(ask.prompt) > INLINE_CHARS or ask.params.bad_words:
             prepared = await self._submit_in_thread(ask, sink)
         else:
             prepared = self.frontend.submit(ask, sink)
@@ -189,7 +223,7 @@ class AsyncLLM:
             async for output in outputs:
                 yield output
         finally:
-            await outputs.aclose()  # type: ignore[attr-defined]
+            await outputs.aclose()
 
     async def abort(self, request_id: str) -> bool:
         """End a request; True when it was known. Its iterator ends with finish reason `abort`."""

@@ -18,6 +18,7 @@ from headrace.compute.device.kinds.cpu import memory
 from headrace.compute.models.load import LoadedModel, load_model
 from headrace.compute.ops.api import Backend
 from headrace.compute.ops.bind import choose, choose_backend
+from headrace.compute.runner.hidden import HiddenPass
 from headrace.compute.runner.runner import Runner, RunnerParts
 from headrace.compute.runner.state import DeviceState
 from headrace.compute.runner.work import Work
@@ -250,6 +251,8 @@ def make_runner(resolved: Resolved, model: LoadedModel, backend: Backend) -> Run
         resolved.max_num_seqs, resolved.max_model_len, limits.table_width, model.spec.vocab_size
     )
     measures = model.rope.kind != "static"
+    each = replace(limits, max_logits=limits.max_tokens)  # a mean wants the hidden state of every token
+    hidden = HiddenPass(lambda: backend.compile(model.hidden, each, pool))
     return Runner(
         RunnerParts(
             backend=backend,
@@ -262,7 +265,8 @@ def make_runner(resolved: Resolved, model: LoadedModel, backend: Backend) -> Run
             rope_rows=model.rope.rows if measures else None,
             weight_bytes=model.weight_bytes,
             work=Work.of(model.spec),
-        )
+        ),
+        hidden,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 from headrace.base.clock import now_s
 from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.ids import RequestId
-from headrace.base.request import MAX_ID_LIST, Request, SamplingParams
+from headrace.base.request import MAX_ID_LIST, Pooling, Request, SamplingParams
 from headrace.compute.sampling.seeds import choice_seed, request_seed
 from headrace.engine.text import Text
 
@@ -33,6 +33,8 @@ class Ask:
     request_id: str | None = None
     salt: str = ""
     priority: int = 0
+    pooling: Pooling | None = None
+    """The prompt's pooled hidden states are wanted, and no answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,7 @@ class Intake:
             ContextLengthError: the prompt leaves no room for an answer.
         """
         number = next(self._counter)
-        prompt_ids = self.prompt_ids(ask.prompt)
+        prompt_ids = self.prompt_ids(ask.prompt, least=0 if ask.pooling else 1)
         params = self._complete(ask.params, len(prompt_ids))
         if not -MAX_PRIORITY <= ask.priority <= MAX_PRIORITY:
             raise RequestError(
@@ -105,6 +107,7 @@ class Intake:
                 salt=ask.salt,
                 priority=ask.priority,
                 arrival_s=arrival_s,
+                pooling=ask.pooling,
             )
             for i in range(params.n)
         )
@@ -124,43 +127,48 @@ class Intake:
         self._check_size(sum(_num_bytes(message.get("content")) for message in messages))
         return self._text.encode_chat(messages, options or {})
 
-    def prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
+    def prompt_ids(self, prompt: Prompt, least: int = 1) -> tuple[int, ...]:
         """Token ids of a prompt, checked against vocabulary and context limit.
+
+        Args:
+            prompt: text or token ids.
+            least: tokens that must be left for an answer.
 
         Raises:
             RequestError: empty, or ids outside the vocabulary.
             ContextLengthError: no room for an answer.
         """
         if isinstance(prompt, str):
-            self._check_size(_num_bytes(prompt))
+            self._check_size(_num_bytes(prompt), least)
             # a tokenizer may know more tokens than the head has rows
             ids = self._check_ids("prompt", self._text.encode(prompt))
         else:
-            if len(prompt) >= self._max_model_len:
-                raise self._too_long(str(len(prompt)))
+            if len(prompt) > self._max_model_len - least:
+                raise self._too_long(str(len(prompt)), least)
             ids = self._check_ids("prompt", tuple(prompt))
         if not ids:
             raise RequestError("the prompt is empty; give at least one token", param="prompt")
-        if len(ids) >= self._max_model_len:
-            raise self._too_long(str(len(ids)))
+        if len(ids) > self._max_model_len - least:
+            raise self._too_long(str(len(ids)), least)
         return ids
 
-    def _check_size(self, size: int) -> None:
+    def _check_size(self, size: int, least: int = 1) -> None:
         """Cheap bound before the work: a text of `size` bytes has at least this many tokens."""
-        if size >= self._max_model_len and size // self._text.longest_token >= self._max_model_len:
-            raise self._too_long(f"at least {size // self._text.longest_token}")
+        most = self._max_model_len - least
+        if size > most and size // self._text.longest_token > most:
+            raise self._too_long(f"at least {size // self._text.longest_token}", least)
 
-    def _too_long(self, tokens: str) -> ContextLengthError:
+    def _too_long(self, tokens: str, least: int) -> ContextLengthError:
+        left = ", of which at least one must be left for the answer" if least else ""
         return ContextLengthError(
-            f"the prompt has {tokens} tokens; the context limit is {self._max_model_len} tokens, of which at "
-            f"least one must be left for the answer: shorten the prompt to {self._max_model_len - 1} tokens, "
-            "or raise --max-model-len",
+            f"the prompt has {tokens} tokens; the context limit is {self._max_model_len} tokens{left}: "
+            f"shorten the prompt to {self._max_model_len - least} tokens, or raise --max-model-len",
             param="prompt",
         )
 
     def _complete(self, params: SamplingParams, num_prompt: int) -> SamplingParams:
         """Parameters with ids checked, words tokenized and `max_tokens` resolved."""
-        room = self._max_model_len - num_prompt
+        room = max(1, self._max_model_len - num_prompt)  # a prompt to be pooled leaves none and needs none
         if params.min_tokens > room:
             raise ContextLengthError(
                 f"the prompt has {num_prompt} tokens and min_tokens asks for {params.min_tokens} more; the "

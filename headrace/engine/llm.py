@@ -9,14 +9,14 @@ from weakref import finalize
 
 from headrace.base.config import EngineConfig
 from headrace.base.errors import ConfigError, RequestError
-from headrace.base.request import SamplingParams
+from headrace.base.request import SamplingParams, pooling_of
 from headrace.engine.build import OpenedModel, Phases, open_and_build
 from headrace.engine.client import CoreClient, LocalClient
 from headrace.engine.frontend import Frontend
 from headrace.engine.intake import Ask, Prompt
 from headrace.engine.offline.batch import Batch, Outputs, raised
 from headrace.engine.offline.progress import make_progress
-from headrace.engine.outputs import EngineStats, GenerationResult, RequestOutput
+from headrace.engine.outputs import EmbeddingResult, EngineStats, GenerationResult, RequestOutput
 from headrace.engine.resolve import Resolved
 from headrace.host.text.chat import ChatTemplate
 from headrace.host.text.tokenizer import Tokenizer
@@ -121,6 +121,31 @@ class LLM:
         prompts = [self._frontend.intake.chat_ids(messages, template_kwargs) for messages in many]
         return self._run(prompts, params, progress)
 
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: str = "last",
+        normalize: bool = True,
+        progress: bool = True,
+    ) -> list[EmbeddingResult]:
+        """Vectors of prompts, in their order; see docs/embeddings.md.
+
+        Args:
+            prompts: as in `generate`.
+            pooling: `last` (the hidden state of the last token) or `mean` (over all tokens).
+            normalize: scale each vector to length 1.
+            progress: as in `generate`.
+
+        Raises:
+            RequestError: a prompt is invalid, or the pooling is unknown.
+            HeadraceError: a request failed.
+        """
+        kind, many = pooling_of(pooling), _as_list(prompts)
+        asks = [Ask(prompt=p, params=SamplingParams(), pooling=kind) for p in many]
+        batch = Batch(self._frontend, make_progress(len(many), shown=progress))
+        return [gathered.embedding(normalize=normalize) for gathered in batch.run(asks)]
+
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Outputs of one prompt as they come; leaving the loop early aborts the request."""
         queue: Outputs = SimpleQueue()
@@ -158,7 +183,8 @@ class LLM:
     ) -> list[GenerationResult]:
         each = self._params(params, len(prompts))
         batch = Batch(self._frontend, make_progress(len(prompts), shown=progress))
-        return batch.run([Ask(prompt=p, params=own) for p, own in zip(prompts, each, strict=True)])
+        asks = [Ask(prompt=p, params=own) for p, own in zip(prompts, each, strict=True)]
+        return [gathered.result() for gathered in batch.run(asks)]
 
     def _params(
         self, params: SamplingParams | Sequence[SamplingParams] | None, count: int

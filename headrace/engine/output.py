@@ -155,6 +155,7 @@ class Answer:
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._sent_prompt_logprobs = prepared.params.prompt_logprobs is None
         self._timings: dict[str, float] = {}
+        self._pooled = b""
         self.is_finished = False
 
     @property
@@ -197,6 +198,9 @@ class Answer:
         if choice.index == 0:
             self._cached_tokens = max(self._cached_tokens, delta.cached_tokens)
             self._prompt_logprobs.extend(delta.prompt_logprobs)
+        if delta.pooled:
+            self._pooled = delta.pooled
+            self._cached_tokens = delta.cached_tokens
         if delta.timing is not None:
             self._note_timing(delta.timing, delta.num_preempted)
 
@@ -242,6 +246,7 @@ class Answer:
             prompt_logprobs=prompt_logprobs,
             timings=self._timings if finished else None,
             error=error,
+            pooled=self._pooled,
         )
 
     def _progress(self) -> tuple[bool, int]:

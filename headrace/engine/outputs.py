@@ -10,8 +10,12 @@ output has
 that takes three times as long. Nobody changes them all the same.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.base.errors import HeadraceError
 from headrace.base.step import TokenLogprobs
@@ -71,6 +75,8 @@ class RequestOutput:
     """
     error: HeadraceError | None = None
     """Why the request failed after its first output; errors before it are raised."""
+    pooled: bytes = b""
+    """The prompt's pooled hidden states, little-endian float32, with the last output of an embedding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +119,35 @@ class Completion:
     finish_reason: str
     stop_reason: int | str | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingResult:
+    """One text as a vector."""
+
+    embedding: NDArray[np.float32]
+    """[E] float32."""
+    prompt: str | None
+    prompt_ids: tuple[int, ...]
+    usage: Usage
+
+    @classmethod
+    def of(
+        cls, output: RequestOutput, prompt: str | None = None, *, normalize: bool = True
+    ) -> "EmbeddingResult":
+        """From the last output of a request that asked for pooling.
+
+        Args:
+            output: the output.
+            prompt: its text, when it came as text.
+            normalize: divide by the Euclidean norm, in float64; a vector of zeros stays one.
+        """
+        vector = np.frombuffer(output.pooled, "<f4")
+        if normalize:
+            wide = vector.astype(np.float64)
+            norm = math.sqrt(math.fsum((wide * wide).tolist()))
+            vector = (wide / (norm or 1.0)).astype(np.float32)
+        return cls(embedding=vector, prompt=prompt, prompt_ids=output.prompt_ids, usage=output.usage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

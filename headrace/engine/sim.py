@@ -17,7 +17,7 @@ from struct import pack
 
 from headrace.base.errors import InvariantError
 from headrace.base.ids import BlockId, SlotId
-from headrace.base.request import Request
+from headrace.base.request import Pooling, Request
 from headrace.base.step import (
     MoveKind,
     Row,
@@ -175,6 +175,8 @@ class SimExecutor:
         slot = self._slot(row)
         entries = [self._entry(slot, p) for p in range(row.start + row.count)]
         prompt_logprobs = self._prompt_logprobs(slot, row, entries)
+        if row.wants & Wants.HIDDEN and row.start + row.count == len(slot.tokens):
+            return RowResult(slot=row.slot, lease=row.lease, pooled=pooled(slot.request, entries))
         if not row.sample:
             return RowResult(slot=row.slot, lease=row.lease, prompt_logprobs=prompt_logprobs)
         known = row.start + row.count - row.num_drafts
@@ -265,6 +267,12 @@ def logprob(entries: Sequence[int], token: int) -> TokenLogprobs:
     """A made-up log-probability that depends on all entries before the token."""
     value = _digest(len(entries), *entries, token)
     return TokenLogprobs(token_id=token, logprob=-(value % 10_000) / 1000.0, rank=1 + value % 7)
+
+
+def pooled(request: Request, entries: Sequence[int]) -> bytes:
+    """A made-up pooled vector that depends on all entries of the prompt and on the kind of pooling."""
+    kind = list(Pooling).index(request.pooling or Pooling.LAST)
+    return pack("<Q", _digest(kind, *entries))
 
 
 def solo(request: Request, vocab: int = 97) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from headrace.base.config import EngineConfig, KVConfig, ModelConfig, ScheduleConfig
-from headrace.base.request import FinishReason, Request, SamplingParams
+from headrace.base.request import FinishReason, Pooling, Request, SamplingParams
 from headrace.compute.models.load import load_model
 from headrace.compute.ops.backends.reference import ReferenceBackend
 from headrace.compute.sampling.seeds import choice_seed
@@ -177,11 +177,12 @@ class Life:
     error: str | None = None
     cached: int = 0
     preempted: int = 0
+    pooled: bytes = b""
 
     @property
     def answer(self):
         """What must equal the solo run."""
-        return (self.tokens, self.logprobs, self.prompt_logprobs, self.finish, self.error)
+        return (self.tokens, self.logprobs, self.prompt_logprobs, self.finish, self.error, self.pooled)
 
 
 class Drive:
@@ -202,6 +203,7 @@ class Drive:
             life.finish, life.error = delta.finish, delta.error
             life.cached = max(life.cached, delta.cached_tokens)
             life.preempted = delta.num_preempted
+            life.pooled = delta.pooled
 
     def run(self, requests, *, arrivals=None, aborts=None) -> dict[str, Life]:
         """All requests to their end. `arrivals`: step of each group's arrival; `aborts`: id -> step."""
@@ -278,6 +280,10 @@ def random_requests(
         shared = rng.choice([0, length, rng.randint(0, length)])
         prompt = tuple(base[:shared] + [rng.randrange(3, VOCAB) for _ in range(length - shared)])
         sampling = random_sampling(rng, min(most_output, most_tokens - length))
+        if rng.random() < 0.15:
+            pooling, plain = rng.choice(list(Pooling)), SamplingParams(max_tokens=1, seed=0)
+            requests.append(Request(request_id=f"r{i}.0", prompt_ids=prompt, sampling=plain, pooling=pooling))
+            continue
         for k in range(rng.choice([1, 1, 1, 2, 3])):
             own = replace(
                 sampling,

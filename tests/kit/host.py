@@ -7,9 +7,9 @@ from random import Random
 from headrace.base.config import ScheduleConfig
 from headrace.base.ids import AdapterId, RequestId
 from headrace.base.registry import Registry
-from headrace.base.request import FinishReason, Request, SamplingParams
+from headrace.base.request import FinishReason, Pooling, Request, SamplingParams
 from headrace.base.step import Delta, SequenceTiming, StepResult, TokenLogprobs
-from headrace.engine.sim import SimClock, SimCost, SimExecutor, fold, logprob, solo
+from headrace.engine.sim import SimClock, SimCost, SimExecutor, fold, logprob, pooled, solo
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.scheduler import Scheduler
@@ -137,6 +137,12 @@ class World:
         want, got, last = solo(request, self.vocab), self.tokens[name], self.last[name]
         timing = self.timing(name)
         assert sum(s for _, s in timing.waits) <= timing.finished_s - timing.arrival_s + 1e-6
+        if request.pooling is not None:
+            is_done = last.finish is FinishReason.STOP
+            assert got == ()
+            assert is_done or last.finish is FinishReason.ABORT
+            assert last.pooled == (pooled(request, fold(request, request.prompt_ids)) if is_done else b"")
+            return
         entries = fold(request, request.prompt_ids + want)
         known = len(request.prompt_ids)
         prompt = tuple(logprob(entries[:p], request.prompt_ids[p]) for p in range(1, known))
@@ -175,6 +181,8 @@ def random_request(rng: Random, name: str, vocab: int, capacity: int) -> Request
     max_tokens = rng.randrange(1, 9)
     if len(prompt) + max_tokens - 1 > capacity:
         return None
+    if rng.random() < 0.15:
+        return make_request(name, prompt, 1, pooling=rng.choice(list(Pooling)), priority=rng.choice([0, 1]))
     return make_request(
         name,
         prompt,
@@ -237,7 +245,8 @@ def run_case(case: Case, rng: Random) -> World:
         if todo and rng.random() < 0.5:
             request = todo.pop()
             if request is not None:
-                world.add(*choices(request, rng.choice([1, 1, 1, 2, 4]), rng))
+                most = [1, 1, 1, 2, 4] if request.pooling is None else [1]
+                world.add(*choices(request, rng.choice(most), rng))
         if rng.random() < 0.06 and world.requests:
             world.abort(rng.choice(sorted(world.requests)))
         if world.scheduler.has_work:

@@ -52,6 +52,17 @@ class DecoderWeights:
 
 def make_forward(spec: ModelSpec, weights: DecoderWeights) -> Forward:
     """The forward pass of a model: a function of (ops, context) to logits [S, V]."""
+    hidden = make_hidden(spec, weights)
+
+    def forward(ops: Ops, ctx: ForwardContext) -> Value:
+        logits = ops.linear(hidden(ops, ctx), weights.head)
+        return logits if spec.final_softcap is None else ops.softcap(logits, spec.final_softcap)
+
+    return forward
+
+
+def make_hidden(spec: ModelSpec, weights: DecoderWeights) -> Forward:
+    """The forward pass without the head: hidden states after the last norm [S, E]."""
 
     def forward(ops: Ops, ctx: ForwardContext) -> Value:
         x = ops.embed(ctx, weights.embed, spec.embed_scale)
@@ -59,9 +70,7 @@ def make_forward(spec: ModelSpec, weights: DecoderWeights) -> Forward:
             attention, mlp = weights.layers[index]
             x = _attention(ops, ctx, x, (index, layer, spec.norm_eps), attention)
             x = _mlp(ops, x, layer, mlp, spec.norm_eps)
-        x = ops.rms_norm(ops.select(ctx, x), weights.norm, spec.norm_eps)
-        logits = ops.linear(x, weights.head)
-        return logits if spec.final_softcap is None else ops.softcap(logits, spec.final_softcap)
+        return ops.rms_norm(ops.select(ctx, x), weights.norm, spec.norm_eps)
 
     return forward
 

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.base.specs import ModelSpec, RopeSpec
-from headrace.compute.models.decoder import AttentionWeights, DecoderWeights, MlpWeights, make_forward
+from headrace.compute.models.decoder import (
+    AttentionWeights,
+    DecoderWeights,
+    MlpWeights,
+    make_forward,
+    make_hidden,
+)
 from headrace.compute.models.rope import RopeBank
 from headrace.compute.ops.api import F32, SHIFT_SPAN, Backend, Forward, Handle, KVGeometry, KVPool
 from headrace.compute.weights.checkpoint import Checkpoint
@@ -21,11 +27,13 @@ ProgressFn = Callable[[int, int], None]
 class LoadedModel:
     """A model in a backend's form.
 
-    `weight_bytes` counts stored bytes, each once; `forward` is for `Backend.compile`.
+    `weight_bytes` counts stored bytes, each once; `forward` (to logits) and `hidden` (to hidden states: no
+    head) are for `Backend.compile`.
     """
 
     spec: ModelSpec
     forward: Forward
+    hidden: Forward
     weight_bytes: int
     rope: RopeBank
     key_biases: tuple[F32 | None, ...] = ()
@@ -106,6 +114,7 @@ def load_model(
     return LoadedModel(
         spec=spec,
         forward=make_forward(spec, weights),
+        hidden=make_hidden(spec, weights),
         weight_bytes=loader.weight_bytes,
         rope=rope,
         key_biases=key_biases,

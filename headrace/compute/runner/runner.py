@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.base.clock import now_s
-from headrace.base.step import Row, RowResult, StepPlan, StepResult
+from headrace.base.step import Row, RowResult, StepPlan, StepResult, Wants
 from headrace.compute.ops.api import Backend, ForwardContext, KVPool, Program
 from headrace.compute.runner.decode import Decode
 from headrace.compute.runner.draws import Draws, Outcome
+from headrace.compute.runner.hidden import HiddenPass
 from headrace.compute.runner.inputs import Inputs, RopeRows
 from headrace.compute.runner.mover import apply
 from headrace.compute.runner.passes import passes
@@ -43,16 +44,21 @@ class RunnerParts:
 class Runner:
     """Executes step plans. One thread calls it.
 
+    Args:
+        parts: what it works with.
+        hidden: for rows that want hidden states instead of tokens; None: no such rows.
+
     Raises:
         ValueError: the tokens that a row draws together do not fit a pass.
     """
 
-    def __init__(self, parts: RunnerParts) -> None:
+    def __init__(self, parts: RunnerParts, hidden: HiddenPass | None = None) -> None:
         if parts.max_logits <= parts.max_drafts:
             raise ValueError(
                 f"{parts.max_drafts} drafts and a token need more than {parts.max_logits} logits"
             )
         self._parts = parts
+        self._hidden = hidden
         self._state = parts.state
         self._inputs = Inputs(parts.state, parts.pool, parts.max_tokens, parts.rope_rows)
         self._draws = Draws(parts.state, parts.backend)
@@ -83,22 +89,40 @@ class Runner:
         self._decode.forget()
         for row in plan.rows:
             self._state.update(row)
-        outcomes = [Outcome() for _ in plan.rows]
+        pooled = [row for row in plan.rows if row.wants and row.wants & Wants.HIDDEN]
+        rows = [row for row in plan.rows if not row.wants & Wants.HIDDEN] if pooled else plan.rows
+        outcomes = [Outcome() for _ in rows]
         bytes_read = operations = 0
-        for pieces in passes(plan.rows, self._parts.max_logits):
+        for pieces in passes(rows, self._parts.max_logits) if rows else ():
             context = self._inputs.gather(pieces)
             logits = self._parts.program.run(context)
             self._draws.take(pieces, logits, outcomes)
             read, done = self._cost(context, int(context.key_len.sum()))
             bytes_read, operations = bytes_read + read, operations + done
-        results = [self._close(row, out) for row, out in zip(plan.rows, outcomes, strict=True)]
+        results = [self._close(row, out) for row, out in zip(rows, outcomes, strict=True)]
+        if pooled:
+            made, read, done = self._run_hidden(pooled)
+            bytes_read, operations = bytes_read + read, operations + done
+            by_slot = {result.slot: result for result in (*results, *made)}
+            results = [by_slot[row.slot] for row in plan.rows]
         return self._result(plan, results, began_s, bytes_read, operations)
 
-    def _cost(self, context: ForwardContext, num_keys: int) -> tuple[int, int]:
+    def _run_hidden(self, rows: Sequence[Row]) -> tuple[list[RowResult], int, int]:
+        """Results of rows that want hidden states, bytes read, operations."""
+        hidden = self._hidden
+        if hidden is None:
+            raise ValueError("rows want hidden states, and this runner has no program for them")
+        pieces = hidden.pieces(rows)
+        context = self._inputs.gather(pieces)
+        states = hidden.run(context)
+        read, done = self._cost(context, int(context.key_len.sum()), has_head=False)
+        return hidden.take(rows, pieces, states), read, done
+
+    def _cost(self, context: ForwardContext, num_keys: int, *, has_head: bool = True) -> tuple[int, int]:
         """Bytes read and operations of one pass, whose rows have `num_keys` keys in all."""
         work = self._parts.work
         bytes_read = self._parts.weight_bytes + num_keys * self._token_bytes
-        return bytes_read, 0 if work is None else work.operations(context, num_keys)
+        return bytes_read, 0 if work is None else work.operations(context, num_keys, has_head=has_head)
 
     @staticmethod
     def _result(
@@ -120,6 +144,8 @@ class Runner:
             state.end(int(slot))
         for begin in plan.begins:
             state.begin(begin)
+            if self._hidden is not None:
+                self._hidden.begin(begin)
             if self._parts.slot_begins is not None:
                 self._parts.slot_begins(int(begin.slot), len(begin.request.prompt_ids))
         apply(plan.moves, self._parts.pool)

@@ -35,16 +35,19 @@ class Work:
             attention=tuple(by_window.items()),
         )
 
-    def operations(self, context: ForwardContext, num_keys: int) -> int:
+    def operations(self, context: ForwardContext, num_keys: int, *, has_head: bool = True) -> int:
         """Operations of a pass. A query at position p sees p + 1 keys, or as many as its window lets it.
 
         Args:
             context: the pass.
             num_keys: the sum of its `key_len`.
+            has_head: whether the wanted rows become logits.
         """
         positions = context.positions
         is_decoding = len(positions) == len(context.key_len)
-        total = self.per_token * len(positions) + self.per_logits * len(context.logit_rows)
+        total = self.per_token * len(positions)
+        if has_head:
+            total += self.per_logits * len(context.logit_rows)
         for window, each in self.attention:
             if window is None and is_decoding:
                 total += each * num_keys

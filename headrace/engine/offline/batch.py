@@ -8,7 +8,7 @@ from headrace.engine.frontend import Frontend
 from headrace.engine.intake import Ask
 from headrace.engine.offline.gather import Gathered
 from headrace.engine.offline.progress import Progress
-from headrace.engine.outputs import GenerationResult, RequestOutput
+from headrace.engine.outputs import RequestOutput
 
 Outputs = SimpleQueue[RequestOutput | HeadraceError]
 
@@ -30,8 +30,8 @@ class Batch:
         self._order: list[Gathered] = []
         self._open: dict[str, Gathered] = {}
 
-    def run(self, asks: Sequence[Ask]) -> list[GenerationResult]:
-        """Results in the order of `asks`.
+    def run(self, asks: Sequence[Ask]) -> list[Gathered]:
+        """Finished requests in the order of `asks`.
 
         Raises:
             HeadraceError: a request was refused or failed; the others are aborted.
@@ -47,7 +47,7 @@ class Batch:
         finally:
             for request_id in self._open:
                 self._frontend.abort(request_id)
-        return [gathered.result() for gathered in self._order]
+        return self._order
 
     def _is_full(self) -> bool:
         sequences = sum(len(g.prepared.requests) for g in self._open.values())

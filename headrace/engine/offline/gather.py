@@ -4,7 +4,13 @@ from dataclasses import dataclass, field
 
 from headrace.base.step import TokenLogprobs
 from headrace.engine.intake import Prepared
-from headrace.engine.outputs import ChoiceDelta, Completion, GenerationResult, RequestOutput
+from headrace.engine.outputs import (
+    ChoiceDelta,
+    Completion,
+    EmbeddingResult,
+    GenerationResult,
+    RequestOutput,
+)
 
 
 @dataclass(slots=True)
@@ -56,9 +62,7 @@ class Gathered:
         Raises:
             ValueError: the last output has not come yet.
         """
-        last = self._last
-        if last is None or not last.finished:
-            raise ValueError(f"request {self.prepared.request_id!r} is not finished")
+        last = self._finished()
         return GenerationResult(
             request_id=self.prepared.request_id,
             prompt=self._prompt,
@@ -69,6 +73,20 @@ class Gathered:
             prompt_logprobs=self._prompt_logprobs,
             timings=dict(last.timings or {}),
         )
+
+    def embedding(self, *, normalize: bool) -> EmbeddingResult:
+        """The vector of a request that asked for pooling.
+
+        Raises:
+            ValueError: the last output has not come yet.
+        """
+        return EmbeddingResult.of(self._finished(), self._prompt, normalize=normalize)
+
+    def _finished(self) -> RequestOutput:
+        last = self._last
+        if last is None or not last.finished:
+            raise ValueError(f"request {self.prepared.request_id!r} is not finished")
+        return last
 
 
 def _completion(index: int, whole: _Whole) -> Completion:

@@ -31,6 +31,8 @@ def check_request(request: Request, ledger: KVLedger, limits: ScheduleLimits) ->
         raise RequestError("the prompt is empty; give at least one token", param="prompt")
     if most is None:
         raise RequestError("max_tokens is not resolved; set it", param="max_tokens")
+    if request.pooling is not None:
+        most = 0
     if prompt + most > limits.max_model_len:
         raise ContextLengthError(
             f"prompt ({prompt} tokens) and max_tokens ({most}) need {prompt + most} tokens, "
@@ -38,7 +40,7 @@ def check_request(request: Request, ledger: KVLedger, limits: ScheduleLimits) ->
             f"{limits.max_model_len}; shorten the prompt or lower max_tokens",
             param="max_tokens",
         )
-    need, capacity = prompt + most - 1, ledger.capacity_tokens
+    need, capacity = prompt + max(most, 1) - 1, ledger.capacity_tokens
     if need > capacity:
         raise CapacityError(
             f"prompt ({prompt} tokens) and max_tokens ({most}) need KV memory for {need} tokens, "

@@ -41,7 +41,7 @@ class Batch:
             num_drafts=max(0, count - missing),
             new_blocks=() if begin else grant.new_blocks,
             swapped=() if begin else grant.swapped,
-            sample=count >= missing,
+            sample=seq.draws and count >= missing,
             wants=_wants(seq, count),
         )
         self.rows[seq.lease] = row
@@ -95,6 +95,8 @@ class Batch:
 
 
 def _wants(seq: Sequence, count: int) -> Wants:
+    if not seq.draws:
+        return Wants.HIDDEN
     if seq.request.sampling.prompt_logprobs is None:
         return Wants.NOTHING
     # A row that computes positions [start, end) yields the log-probabilities of positions start+1 .. end.

@@ -26,6 +26,8 @@ def accept(seq: Sequence, row: Row, result: RowResult) -> Outcome:
             f"row of {seq.request_id!r} with {row.num_drafts} drafts, sample={row.sample}, "
             f"gave {len(tokens)} tokens"
         )
+    if not seq.draws:
+        return _accept_pooled(seq, row, result)
     kept, finish = _cut_at_end(seq, tokens)
     prompt_logprobs = _new_prompt_logprobs(seq, row, result)
     seq.tokens.extend(kept)
@@ -72,6 +74,23 @@ def _accept_one(seq: Sequence, row: Row, result: RowResult) -> Outcome:
         num_preempted=life.num_preempted,
     )
     return news, finish
+
+
+def _accept_pooled(seq: Sequence, row: Row, result: RowResult) -> Outcome:
+    """`accept` for a prompt whose hidden states are pooled: it ends with its last token."""
+    seq.num_valid = row.start + row.count
+    if seq.num_valid < seq.num_prompt:
+        return Delta(seq.request_id), None
+    if not result.pooled:
+        raise InvariantError(f"the last row of {seq.request_id!r} gave no pooled hidden states")
+    life = seq.life
+    news = Delta(
+        request_id=seq.request_id,
+        cached_tokens=life.cached_tokens,
+        num_preempted=life.num_preempted,
+        pooled=result.pooled,
+    )
+    return news, FinishReason.STOP
 
 
 def _cut_at_end(seq: Sequence, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:

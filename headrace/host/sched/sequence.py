@@ -5,7 +5,7 @@ from enum import Enum, auto
 
 from headrace.base.errors import InvariantError
 from headrace.base.ids import RequestId, SlotId
-from headrace.base.request import FinishReason, Request
+from headrace.base.request import FinishReason, Pooling, Request
 from headrace.base.step import Delta, SequenceTiming
 from headrace.host.kv.keys import KeyChain
 
@@ -68,6 +68,7 @@ class Sequence:
 
     __slots__ = (
         "chain",
+        "draws",
         "end_ids",
         "leader",
         "lease",
@@ -104,6 +105,9 @@ class Sequence:
         self.end_ids = request.end_ids
         # Positions that ever need KV: the last drawn token is never computed.
         self.max_positions = self.num_prompt + self.max_tokens - 1
+        self.draws = request.pooling is None
+        if not self.draws:
+            self.max_positions = self.num_prompt
         # The sequence whose prompt blocks this one shares when it joins. The object, not its id: once it is
         # over, another request may bear the id.
         self.leader: Sequence | None = None
@@ -137,7 +141,12 @@ class Sequence:
 
     @property
     def max_cached(self) -> int | None:
-        """Most tokens a prefix hit may skip: log-probabilities of the prompt must be computed once."""
+        """Most tokens a prefix hit may skip.
+
+        Log-probabilities of the prompt must be computed once; a mean needs the hidden state of every token.
+        """
+        if self.request.pooling is Pooling.MEAN:
+            return 0
         if self.request.sampling.prompt_logprobs is None or self.num_prompt_logprobs >= self.num_prompt - 1:
             return None
         return self.num_prompt_logprobs
@@ -168,4 +177,5 @@ class Sequence:
             num_preempted=life.num_preempted,
             error=error,
             timing=timing,
+            pooled=news.pooled,
         )
