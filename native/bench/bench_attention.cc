@@ -1,5 +1,5 @@
 // Speed of attention (decode over cold KV, decode of rows with a common prefix, prefill).
-// Usage: bench_attention [set] [threads] [f16 | f32 | int8] [shared]
+// Usage: bench_attention [set] [threads] [f16 | f32 | int8] [shared | decode]
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -177,13 +177,15 @@ int main(int argc, char **argv) {
     const std::string kv = argc > 3 ? argv[3] : "f16";
     const KVType type = kv == "f32" ? KVType::F32 : kv == "int8" ? KVType::I8 : KVType::F16;
     std::printf("kernels: %s, KV in %s\n", kernels->name, type == KVType::F16 ? "f16" : kv.c_str());
-    const bool only_shared = argc > 4 && std::string(argv[4]) == "shared";
+    const std::string part = argc > 4 ? argv[4] : "";
     const int shapes[3][3] = {{9, 3, 64}, {14, 2, 64}, {12, 2, 128}};
     for (int threads = 1; threads <= (argc > 2 ? std::atoi(argv[2]) : 2); threads++)
         for (const auto &s : shapes) {
-            for (int depth : {1024, 4096}) bench_shared(*kernels, {s[0], s[1], s[2], depth, 1}, threads, type);
-            if (only_shared) continue;
-            for (int length : {128, 2048, 6000}) bench(*kernels, {s[0], s[1], s[2], length - 1, 1}, threads, type);
+            if (part != "decode")
+                for (int depth : {1024, 4096}) bench_shared(*kernels, {s[0], s[1], s[2], depth, 1}, threads, type);
+            if (part == "shared") continue;
+            for (int length : {128, 2048, 2080, 6000}) bench(*kernels, {s[0], s[1], s[2], length - 1, 1}, threads, type);
+            if (part == "decode") continue;
             for (int depth : {0, 2048}) bench(*kernels, {s[0], s[1], s[2], depth, 512}, threads, type);
         }
     return 0;

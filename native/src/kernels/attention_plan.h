@@ -197,12 +197,16 @@ template <class Visit> HR_INLINE void each_strip(const AttentionArgs &a, const S
     }
 }
 
-// The place nearest to `done` (of `weight`) inside the item: between splits if it may be cut, else at an end.
-HR_INLINE Cut cut_item(const Shape &s, const Item &item, int64_t done, int64_t weight) {
+// The place nearest to `done` (of `weight`) inside the item: between splits if it may be cut, else at an end. The first and
+// the last split may hold few keys, so what counts is keys and not splits.
+HR_INLINE Cut cut_item(const AttentionArgs &a, const Shape &s, const Item &item, int64_t done, int64_t weight) {
     const int32_t splits = item.split_end - item.split_begin;
-    const int32_t steps = may_cut(s, item) ? splits : 1;
-    const int32_t step = (int32_t)((2 * done * steps + weight) / (2 * weight));
-    return {item, steps == 1 ? step * splits : step, -1};
+    if (!may_cut(s, item)) return {item, 2 * done >= weight ? splits : 0, -1};
+    const Batch &b = *a.batch;
+    const int32_t first = first_key(b.positions[item.token_begin], a.window), end = b.positions[item.token_end - 1] + 1;
+    const int32_t at = first + (int32_t)(done * (end - first) / weight), split = at / kSplit;
+    const int32_t before = greatest(first, split * kSplit), after = least(end, (split + 1) * kSplit);
+    return {item, split - item.split_begin + (after - at <= at - before ? 1 : 0), -1};
 }
 
 // cuts[0 .. threads]: share t is [cuts[t], cuts[t + 1]). An item is identified by the place's `item` unless it is wholly
@@ -220,7 +224,7 @@ HR_INLINE void make_cuts(const AttentionArgs &a, const Shape &s, Cut *cuts) {
             if (target >= end) break;
             Item item = strip;
             item.group = (int32_t)((target - before) / weight);
-            cuts[next++] = cut_item(s, item, (target - before) % weight, weight);
+            cuts[next++] = cut_item(a, s, item, (target - before) % weight, weight);
         }
         before = end;
         last = {strip, strip.split_end - strip.split_begin, -1};

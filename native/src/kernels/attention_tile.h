@@ -25,6 +25,13 @@ constexpr int32_t kMaxTile = 6;       // 6 rows x 2 words = 12 sums in 16 regist
 #endif
 constexpr int32_t kLine = 64;         // bytes of a cache line
 
+// Into the second cache: a core has fewer miss buffers for the first (Zen 4: 24, which is 15 GB/s at 100 ns). Codes of one
+// byte, half the bytes for the same arithmetic, do not wait for memory and gain from the first.
+template <class T> HR_INLINE void draw_in(const uint8_t *p) {
+    if (T::kBytes == 1) prefetch(p);
+    else prefetch_l2(p);
+}
+
 // sums[r][j] += row(r) * column(j). The shorter side is held in registers and the longer one is loaded one by one: with
 // twelve sums, 16 registers have room for no more.
 template <class V, int R, int N, class Row, class Column>
@@ -59,7 +66,7 @@ HR_NOINLINE void score_tile(const uint8_t *const *units, const uint8_t *const *a
     V sums[R][N];
     HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int j = 0; j < N; j++) sums[r][j] = splat_as<V>(0.0f);
     for (int32_t at = 0; at < dims * kRow; at += kRow, q += R) {
-        if (at % kLine == 0) HR_UNROLL for (int u = 0; u < U; u++) prefetch(ahead[u] + at);
+        if (at % kLine == 0) HR_UNROLL for (int u = 0; u < U; u++) draw_in<T>(ahead[u] + at);
         multiply_tile<V, R, N>(sums, [&](int r) -> const float & { return q[r]; },
                                [&](int j) { return read<T, V>(units[j / kWords] + at + kStep * (j % kWords)); });
     }
@@ -89,7 +96,7 @@ HR_NOINLINE void value_tile(const Run *runs, int32_t begin, int32_t end, size_t 
         const uint8_t *v = runs->v + at, *ahead = runs->ahead + at;
         for (; begin < stop; begin++, v += stride, ahead += stride) {
             const float *w = p + begin;
-            HR_UNROLL for (int32_t b = 0; b < W * kStep; b += kLine) prefetch(ahead + b);
+            HR_UNROLL for (int32_t b = 0; b < W * kStep; b += kLine) draw_in<T>(ahead + b);
             multiply_tile<V, R, W>(a, [&](int r) -> const float & { return w[r * kChunk]; },
                                    [&](int i) { return read<T, V>(v + kStep * i); });
         }

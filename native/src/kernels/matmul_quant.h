@@ -26,8 +26,6 @@ HR_INLINE void write_out(const MatmulArgs &a, int32_t panel, size_t row, const f
     }
 }
 
-HR_INLINE void prefetch_l2(const void *p) { __builtin_prefetch(p, 0, 2); }
-
 // Rows of the next tile when `left` rows remain: equal tiles of at most `most` rows (13 = 7 + 6, not 8 + 5).
 HR_INLINE int next_tile(int left, int most) {
     const int tiles = (left + most - 1) / most;

@@ -65,6 +65,7 @@ template <class T> HR_INLINE T least(T a, T b) { return b < a ? b : a; }
 template <class T> HR_INLINE T greatest(T a, T b) { return a < b ? b : a; }
 
 HR_INLINE void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+HR_INLINE void prefetch_l2(const void *p) { __builtin_prefetch(p, 0, 2); }
 
 HR_INLINE uint32_t float_bits(float x) { uint32_t u; std::memcpy(&u, &x, 4); return u; }
 HR_INLINE float bits_float(uint32_t u) { float x; std::memcpy(&x, &u, 4); return x; }
