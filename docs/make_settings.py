@@ -14,7 +14,7 @@ environment, then the YAML file (`--config FILE`, `section: {name: value}`), the
 
 
 def row(s: SettingInfo) -> str:
-    default = "auto" if s.default is None else f"`{s.default}`"
+    default = {None: "auto", (): "none"}.get(s.default, f"`{s.default}`")
     choices = f" One of: {', '.join(f'`{c}`' for c in s.choices)}." if s.choices else ""
     return f"| `--{s.flag}` | `{s.section}.{s.name}` | {default} | {s.help}.{choices} |"
 

@@ -122,12 +122,21 @@ class ServeConfig:
 
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(8000, "port to listen on; 0 takes a free one and prints it")
-    api_key: str | None = setting(None, "key that requests must bring; none: open")
     served_model_name: str | None = setting(None, "name in the API; auto: the model's name")
     max_body_bytes: int = setting(16 << 20, "largest request body in bytes, else 413")
     in_process: bool = setting(False, "run the engine inside the HTTP process instead of its own")
     drain_s: float = setting(30.0, "seconds that running requests get after TERM before they are cut")
     log_level: str = setting("info", "log level", choices=("debug", "info", "warning", "error"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessConfig:
+    """Who may use the server."""
+
+    api_key: tuple[str, ...] = setting(
+        (), "key that requests must bring; give it again for more keys (in the environment: commas)"
+    )
+    keys_file: str | None = setting(None, "YAML file of keys with a name, a share and limits each")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +148,7 @@ class EngineConfig:
     kv: KVConfig = field(default_factory=KVConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
+    access: AccessConfig = field(default_factory=AccessConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

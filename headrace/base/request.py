@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from headrace.base.errors import RequestError
 from headrace.base.ids import AdapterId, RequestId
+from headrace.base.terms import Terms
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
@@ -269,3 +270,5 @@ class Request:
     """The prompt's pooled hidden states are wanted and no token is drawn: `max_tokens` counts as 0."""
     arrival_s: float = 0.0
     """Monotonic time of arrival, for timelines and queue limits."""
+    terms: Terms = field(default_factory=Terms)
+    """Whom it counts for and until when it is wanted; all choices of one API request have the same."""

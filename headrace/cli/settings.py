@@ -51,7 +51,7 @@ def gather(
     variables = settings_from_env() if environment is None else environment
     given = [(name, value, f"file {file}") for name, value in _from_file(file).items()]
     given += [(n, v, _variable(n.replace(".", "_"))) for n, v in _from_environment(variables, known).items()]
-    given += [(n, v, f"--{known[n].flag}") for n, v in flags.items() if v is not None]
+    given += [(n, v, f"--{known[n].flag}") for n, v in flags.items() if v is not None and v != []]
     for name, value, origin in given:
         if name not in known:
             raise _unknown("setting", name, known)
@@ -124,9 +124,11 @@ def with_settings(*sections: str, without: tuple[str, ...] = ()) -> Callable[...
 
 
 def _parameter(info: SettingInfo) -> inspect.Parameter:
-    kind = {"bool": bool, "int": int, "float": float}.get(info.type_name.partition(" | ")[0], str)
+    kind: Any = {"bool": bool, "int": int, "float": float, "tuple": list[str]}.get(
+        info.type_name.partition(" | ")[0], str
+    )
     flag = f"--{info.flag}/--no-{info.flag}" if kind is bool else f"--{info.flag}"
-    shown = "auto" if info.default is None else info.default
+    shown = "auto" if info.default is None else "none" if info.default == () else info.default
     choices = f" ({', '.join(info.choices)})" if info.choices else ""
     option = typer.Option(flag, help=f"{info.help}{choices} [default: {shown}]", show_default=False)
     annotation = Annotated[kind | None, option]
@@ -229,5 +231,26 @@ def _str(value: Any) -> str:
     return value
 
 
-_PARSERS: Mapping[str, Callable[[Any], Any]] = {"bool": _bool, "int": _int, "float": _float, "str": _str}
-_WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text"}
+def _texts(value: Any) -> tuple[str, ...]:
+    """A list of texts; one text is a list with commas, as the environment has it."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    if not isinstance(value, list | tuple):
+        raise TypeError(value)
+    return tuple(_str(part) for part in cast("list[Any]", value))
+
+
+_PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    "bool": _bool,
+    "int": _int,
+    "float": _float,
+    "str": _str,
+    "tuple": _texts,
+}
+_WORDS = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "tuple": "a list of texts",
+}

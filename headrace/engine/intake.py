@@ -6,7 +6,7 @@ context limit. Nothing is cut silently: a prompt that leaves no room for a token
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, cast
 
@@ -14,6 +14,8 @@ from headrace.base.clock import now_s
 from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.ids import RequestId
 from headrace.base.request import MAX_ID_LIST, Pooling, Request, SamplingParams
+from headrace.base.request import MAX_ID_LIST, Request, SamplingParams
+from headrace.base.terms import Terms, caller_terms
 from headrace.compute.sampling.seeds import choice_seed, request_seed
 from headrace.engine.text import Text
 
@@ -35,6 +37,7 @@ class Ask:
     priority: int = 0
     pooling: Pooling | None = None
     """The prompt's pooled hidden states are wanted, and no answer."""
+    terms: Terms = field(default_factory=caller_terms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +111,7 @@ class Intake:
                 priority=ask.priority,
                 arrival_s=arrival_s,
                 pooling=ask.pooling,
+                terms=ask.terms,
             )
             for i in range(params.n)
         )

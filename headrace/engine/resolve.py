@@ -6,7 +6,7 @@ What cannot work fails here, with what would fit, before a byte of weights is lo
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from headrace.base.config import EngineConfig
+from headrace.base.config import AccessConfig, EngineConfig
 from headrace.base.errors import ConfigError
 from headrace.compute.ops.api import KVGeometry, StepLimits
 from headrace.engine.sizing import PoolPlan, plan_pool
@@ -106,6 +106,7 @@ class Resolved:
         config = self.config
         return replace(
             config,
+            access=AccessConfig(),  # keys are none of its business
             model=replace(config.model, max_model_len=self.max_model_len),
             device=replace(config.device, backend=self.backend, threads=self.threads),
             kv=replace(config.kv, num_blocks=self.num_blocks),

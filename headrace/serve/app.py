@@ -7,24 +7,31 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
-from headrace.base.config import ServeConfig
+from headrace.base.config import AccessConfig, ServeConfig
 from headrace.base.errors import HeadraceError
 from headrace.base.registry import Registry
 from headrace.engine.async_llm import AsyncLLM
-from headrace.serve.auth import KeyGuard
 from headrace.serve.faults import fault_response, on_headrace_error, on_http_exception
+from headrace.serve.front.gate import Gate
+from headrace.serve.front.keys import load_keys
 from headrace.serve.metrics import ServerMetrics
 from headrace.serve.state import Served, served
 
 ROUTE_FILES: Registry[tuple[BaseRoute, ...]] = Registry("endpoint", "headrace.serve.routes", "ROUTES")
 
 
-def build_app(llm: AsyncLLM, config: ServeConfig) -> tuple[ASGIApp, Served]:
+def build_app(
+    llm: AsyncLLM, config: ServeConfig, access: AccessConfig | None = None
+) -> tuple[ASGIApp, Served]:
     """The application that serves an engine, and its state.
 
     Args:
         llm: a started engine; it is not closed here.
-        config: the server's settings; with an `api_key`, every path but the probes needs it.
+        config: the server's settings.
+        access: who may use it; with keys, every path but the probes needs one.
+
+    Raises:
+        ConfigError: the keys cannot be used.
     """
     state = Served(llm=llm, config=config, metrics=ServerMetrics())
     app = Starlette(
@@ -36,7 +43,7 @@ def build_app(llm: AsyncLLM, config: ServeConfig) -> tuple[ASGIApp, Served]:
         },
     )
     app.state.served = state
-    return (KeyGuard(app, config.api_key) if config.api_key else app), state
+    return Gate(app, load_keys(access or AccessConfig())), state
 
 
 async def _counted(request: Request, error: Exception) -> Response:

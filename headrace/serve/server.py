@@ -19,6 +19,7 @@ from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.process.spawn import Spawned
 from headrace.serve.app import build_app
 from headrace.serve.connection import http_config
+from headrace.serve.front.keys import load_keys
 from headrace.serve.state import Served
 
 MAX_PORT = 65535
@@ -33,11 +34,12 @@ async def serve(config: EngineConfig, announce: Announce, spawned: Spawned | Non
     Raises:
         ConfigError: the address cannot be used, or the settings are impossible.
     """
+    load_keys(config.access)  # what is wrong with them shows before the model loads
     sock = bind(config.serve)
     with contextlib.closing(sock):
         llm = await AsyncLLM.start(config, spawned)
         try:
-            app, state = build_app(llm, config.serve)
+            app, state = build_app(llm, config.serve, config.access)
             await _Loop(app, state, lambda: announce(llm, url_of(sock))).run(sock)
         finally:
             await llm.close(0.0)

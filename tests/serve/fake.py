@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import uvicorn
 
-from headrace.base.config import ServeConfig
+from headrace.base.config import AccessConfig, ServeConfig
 from headrace.base.errors import ContextLengthError, HeadraceError
 from headrace.base.request import SamplingParams
+from headrace.base.terms import Terms, caller_terms
 from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.outputs import ChoiceDelta, EngineHealth, EngineStats, RequestOutput, Usage
 from headrace.serve.app import build_app
@@ -54,6 +55,7 @@ class Seen:
     priority: int
     kwargs: dict[str, Any] = field(default_factory=dict)
     closed: bool = False
+    terms: Terms = field(default_factory=caller_terms)
 
 
 Script = Callable[[Seen], AsyncIterator[tuple[ChoiceDelta, ...] | HeadraceError]]
@@ -149,11 +151,11 @@ async def hello(seen: Seen) -> AsyncIterator[tuple[ChoiceDelta, ...]]:
 class LiveServer:
     """The real application on a real socket, in a thread."""
 
-    def __init__(self, llm: FakeLLM, **settings: Any) -> None:
+    def __init__(self, llm: FakeLLM, access: AccessConfig | None = None, **settings: Any) -> None:
         config = ServeConfig(port=0, **settings)
         self.llm = llm
         self._sock = bind(config)
-        app, self.state = build_app(cast("AsyncLLM", llm), config)
+        app, self.state = build_app(cast("AsyncLLM", llm), config, access)
         self.url = url_of(self._sock)
         self._server = uvicorn.Server(http_config(app, "error"))
         self._thread = threading.Thread(

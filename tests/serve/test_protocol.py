@@ -298,25 +298,6 @@ def test_draining_refuses_new_work_but_stays_healthy(live: LiveServer) -> None:
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
 
 
-def test_the_key_guards_every_route_but_the_probes() -> None:
-    from headrace.serve.app import ROUTE_FILES
-
-    with LiveServer(FakeLLM(hello), api_key="sésame") as live:
-        paths = [r.path for routes in ROUTE_FILES.all().values() for r in routes]  # type: ignore[attr-defined]
-        for path in [*paths, "/nowhere", "//health", "/health/"]:
-            for method in ("GET", "POST"):
-                response = httpx.request(method, live.url + path.replace("{name:path}", "fake"))
-                if path in {"/health", "/ready"}:
-                    assert response.status_code in {200, 405}
-                else:
-                    assert response.status_code == 401, path
-                    assert response.json()["error"]["code"] == "invalid_api_key"
-        good = {b"authorization": "Bearer sésame".encode()}
-        assert httpx.get(live.url + "/v1/models", headers=good).status_code == 200
-        bad = {"authorization": "Bearer sesame"}
-        assert httpx.get(live.url + "/v1/models", headers=bad).status_code == 401
-
-
 def test_small_pages(live: LiveServer) -> None:
     card = httpx.get(live.url + "/v1/models").json()["data"][0]
     assert (card["id"], card["max_model_len"]) == ("fake", 64)

@@ -30,7 +30,7 @@ def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None
 
 
 def test_every_setting_can_be_given_in_the_environment() -> None:
-    samples = {"int": "7", "float": "7.5", "bool": "off", "str": "text"}
+    samples = {"int": "7", "float": "7.5", "bool": "off", "str": "text", "tuple": "a, b"}
     for info in all_settings():
         text = info.choices[-1] if info.choices else samples[info.type_name.partition(" | ")[0]]
         config = gather({}, None, {f"{info.section}_{info.name}": text}).config
@@ -49,6 +49,8 @@ def test_every_setting_can_be_given_in_the_environment() -> None:
         ("serve: {port: 1.5}", "whole number"),
         ("serve: {in_process: 1}", "true or false"),
         ("serve: {host: 5}", "must be text"),
+        ("access: {api_key: {a: b}}", "a list of texts"),
+        ("access: {api_key: [1]}", "a list of texts"),
         ("serve: {drain_s: .nan}", "a number"),
         ("serve: {log_level: loud}", "one of debug, info"),
         ("serve: {port: null}", "whole number"),
