@@ -44,7 +44,7 @@ def test_cve_2025_59425_every_route_but_the_probes_needs_a_key() -> None:
                     assert response.status_code in {200, 405}
                 else:
                     assert response.status_code == 401, (method, path)
-                    assert method == "HEAD" or response.json()["error"]["code"] == "invalid_api_key"
+                    assert method == "HEAD" or response.json()["error"]["type"] == "authentication_error"
 
 
 @pytest.mark.parametrize(
