@@ -14,7 +14,6 @@ from headrace.base.clock import now_s
 from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.ids import RequestId
 from headrace.base.request import MAX_ID_LIST, Pooling, Request, SamplingParams
-from headrace.base.request import MAX_ID_LIST, Request, SamplingParams
 from headrace.base.terms import Terms, caller_terms
 from headrace.compute.sampling.seeds import choice_seed, request_seed
 from headrace.engine.text import Text
