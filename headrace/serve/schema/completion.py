@@ -52,7 +52,7 @@ class CompletionBody(SamplingBody):
             )
         items = cast("list[Any]", given)
         if _is_id(items[0]):
-            return [_ids(items, max_ids)]
+            return [token_ids(items, max_ids)]
         total = len(items) * (self.n or 1)
         if total > MAX_CHOICES:
             raise RequestError(
@@ -60,19 +60,29 @@ class CompletionBody(SamplingBody):
                 f"them in several requests",
                 param="prompt",
             )
-        return [item if isinstance(item, str) else _ids(item, max_ids) for item in items]
+        return [item if isinstance(item, str) else token_ids(item, max_ids) for item in items]
 
 
-def _ids(value: Any, max_ids: int) -> list[int]:
+def token_ids(value: Any, max_ids: int, param: str = "prompt") -> list[int]:
+    """A list of token ids.
+
+    Args:
+        value: what was given.
+        max_ids: the context limit; a longer list is refused before its items are looked at.
+        param: the field's name.
+
+    Raises:
+        RequestError: something else, or empty, or too long.
+    """
     if not isinstance(value, list) or not value:
-        raise RequestError("each prompt must be a text or a list of token ids", param="prompt")
+        raise RequestError(f"each {param} must be a text or a list of token ids", param=param)
     items = cast("list[Any]", value)
     if len(items) > max_ids:
         raise ContextLengthError(
-            f"prompt has {len(items)} tokens, the context limit is {max_ids}; shorten it", param="prompt"
+            f"{param} has {len(items)} tokens, the context limit is {max_ids}; shorten it", param=param
         )
     if not all(_is_id(item) for item in items):
-        raise RequestError("token ids of a prompt must be integers in [0, 2**31)", param="prompt")
+        raise RequestError(f"{param}: token ids must be integers in [0, 2**31)", param=param)
     return items
 
 
