@@ -59,6 +59,7 @@ class Closed:
     """A block is complete, or was cut where the answer ends."""
 
     block: Block
+    is_cut: bool
 
 
 Change = Opened | Grown | Closed
@@ -113,7 +114,7 @@ class Reply:
         if self._open is None:
             return []
         closed, self._open = self._open, None
-        return [Closed(closed)]
+        return [Closed(closed, self.finish_reason in {"length", "abort", "error"})]
 
 
 class Spelling(Protocol):

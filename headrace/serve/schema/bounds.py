@@ -24,6 +24,7 @@ LIST_LIMITS: Mapping[str, int] = {
     "stop_token_ids": MAX_ID_LIST,
     "bad_words": MAX_ID_LIST,
     "messages": MAX_MESSAGES,
+    "input": MAX_MESSAGES,
     "system": MAX_PARTS,
     "stop_sequences": MAX_STOP_STRINGS,
     "metadata": 64,
@@ -48,30 +49,31 @@ def check_bounds(body: Mapping[str, Any]) -> None:
         if isinstance(value, str):
             _check_count(name, len(value), limit, "characters")
     _check_keys("stream_options", body.get("stream_options"))
-    messages = body.get("messages")
-    if isinstance(messages, list):
-        _check_messages(cast("list[Any]", messages))
+    for name in ("messages", "input"):
+        messages = body.get(name)
+        if isinstance(messages, list):
+            _check_messages(name, cast("list[Any]", messages))
 
 
-def _check_messages(messages: Sequence[Any]) -> None:
+def _check_messages(where: str, messages: Sequence[Any]) -> None:
     parts = 0
     for message in messages:
         if not isinstance(message, dict):
             continue
         fields = cast("dict[str, Any]", message)
-        _check_keys("messages", fields)
-        for name in ("content", "tool_calls", "annotations"):
+        _check_keys(where, fields)
+        for name in ("content", "tool_calls", "annotations", "output", "summary"):
             value = fields.get(name)
             if isinstance(value, list):
                 items = cast("list[Any]", value)
                 parts += len(items)
-                _check_count("messages", parts, MAX_PARTS, "parts and tool calls")
+                _check_count(where, parts, MAX_PARTS, "parts and tool calls")
                 for item in items:
-                    _check_keys("messages", item)
+                    _check_keys(where, item)
                     inner = cast("dict[str, Any]", item).get("content") if isinstance(item, dict) else None
                     if isinstance(inner, list):  # a result of a tool is a message in a message
                         parts += len(cast("list[Any]", inner))
-                        _check_count("messages", parts, MAX_PARTS, "parts and tool calls")
+                        _check_count(where, parts, MAX_PARTS, "parts and tool calls")
 
 
 def _check_keys(name: str, value: object) -> None:

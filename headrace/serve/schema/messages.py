@@ -8,6 +8,7 @@ from pydantic import Discriminator, Field, Tag
 
 from headrace.base.errors import RequestError
 from headrace.serve.schema.sampling import StrictBody
+from headrace.serve.schema.support import content_kind
 
 CacheHint = dict[str, Any] | None
 """`cache_control`: a hint; every prefix is cached here anyway."""
@@ -40,10 +41,6 @@ class ToolUse(StrictBody):
     cache_control: CacheHint = None
 
 
-def _content_kind(value: object) -> str:
-    return "text" if isinstance(value, str) else "blocks"
-
-
 Content = Annotated[str, Tag("text")]
 
 
@@ -53,7 +50,7 @@ class ToolResult(StrictBody):
     type: Literal["tool_result"]
     tool_use_id: str
     content: Annotated[
-        Content | Annotated[list[MessageText] | None, Tag("blocks")], Discriminator(_content_kind)
+        Content | Annotated[list[MessageText] | None, Tag("parts")], Discriminator(content_kind)
     ] = None
     is_error: bool | None = None
     cache_control: CacheHint = None
@@ -66,7 +63,7 @@ class Turn(StrictBody):
     """One message."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[Content | Annotated[list[AnyBlock], Tag("blocks")], Discriminator(_content_kind)]
+    content: Annotated[Content | Annotated[list[AnyBlock], Tag("parts")], Discriminator(content_kind)]
 
     def to_chat(self) -> Iterator[dict[str, Any]]:
         """The same as messages of `/v1/chat/completions`; results of tools are messages of their own.
@@ -114,7 +111,7 @@ class CountTokensBody(StrictBody):
     model: str | None = None
     messages: list[Turn]
     system: Annotated[
-        Content | Annotated[list[MessageText] | None, Tag("blocks")], Discriminator(_content_kind)
+        Content | Annotated[list[MessageText] | None, Tag("parts")], Discriminator(content_kind)
     ] = None
     cache_control: CacheHint = None
     chat_template_kwargs: dict[str, Any] | None = None

@@ -60,8 +60,30 @@ MESSAGES_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 """Unsupported on `/v1/messages`, with the values that ask for nothing."""
 
+RESPONSES_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    **SHARED_NEUTRAL,
+    "access_programs": (None,),
+    "background": (None, False),
+    "background_options": (None,),
+    "context_management": (None, []),
+    "conversation": (None,),
+    "image": (None,),
+    "max_tool_calls": (None,),
+    "moderation": (None,),
+    "previous_response_id": (None,),
+    "prompt": (None,),
+    "prompt_cache_options": (None,),
+    "truncation": (None, "disabled"),
+}
+"""Unsupported on `/v1/responses`, with the values that ask for nothing."""
+
 LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
 """Documented fields that name the caller or hint at caching: accepted, they change no answer."""
+
+
+def content_kind(value: object) -> str:
+    """The tag of content that is a text or a list of parts."""
+    return "text" if isinstance(value, str) else "parts"
 
 
 def drop_neutral(body: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
