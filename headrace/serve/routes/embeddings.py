@@ -18,7 +18,7 @@ from headrace.serve.state import Served, new_id, served
 from headrace.serve.stream import while_connected
 
 MAX_IN_FLIGHT = 32
-"""Inputs of a request that the engine has at a time: a long list neither fills its queue nor starves others."""
+"""Inputs of a request that the engine has at a time: a long list fills no queue and starves nobody."""
 
 
 async def create(request: Request) -> Response:
