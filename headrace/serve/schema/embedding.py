@@ -51,14 +51,15 @@ class EmbeddingBody(StrictBody):
         Raises:
             RequestError: none of these, or too many.
         """
-        if isinstance(self.input, str):
-            return [self.input]
-        if not isinstance(self.input, list) or not self.input:
+        given = self.input
+        if isinstance(given, str):
+            return [given]
+        if not isinstance(given, list) or not given:
             raise RequestError(
                 "input must be a text, a list of texts, a list of token ids, or a list of such lists",
                 param="input",
             )
-        items = cast("list[Any]", self.input)
+        items = cast("list[Any]", given)
         if isinstance(items[0], int):
             return [token_ids(items, max_ids, "input")]
         if len(items) > MAX_INPUTS:
