@@ -36,7 +36,7 @@ async def ask(state: Served, body: ChatBody, request_id: str) -> Asked:
         priority=body.priority or 0,
         template_kwargs=body.template_kwargs(),
     )
-    return Asked(outputs, params)
+    return Asked(state.running.track(request_id, request_id, outputs), params)
 
 
 async def prompt_ids(state: Served, body: ChatBody) -> list[int]:

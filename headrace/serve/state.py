@@ -14,6 +14,7 @@ from headrace.engine.async_llm import AsyncLLM
 from headrace.host.text.tokenizer import Tokenizer
 from headrace.serve.faults import DrainingError
 from headrace.serve.metrics import ServerMetrics
+from headrace.serve.running import Running
 from headrace.serve.schema.logprobs import NoVocabulary, Vocabulary
 
 ROOM_BYTES_PER_TOKEN = 16
@@ -29,8 +30,13 @@ class Served:
     metrics: ServerMetrics
     created: int = field(default_factory=lambda: int(unix_s()))
     draining: bool = False
+    running: Running = field(init=False)
     longest_token: int = 0
     """Bytes of the longest token; 0 until it is needed."""
+
+    def __post_init__(self) -> None:
+        """No request yet."""
+        self.running = Running(self.llm)
 
     @property
     def model_name(self) -> str:

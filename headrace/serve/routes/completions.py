@@ -103,15 +103,20 @@ async def create(request: Request) -> Response:
     params = body.params(state.llm.defaults)
     prompts = body.prompts(state.llm.max_model_len)
     envelope = Envelope.completion(new_id(request, body.request_id), state.model_name)
+    names = [envelope.id if len(prompts) == 1 else f"{envelope.id}-{n}" for n in range(len(prompts))]
     outputs = [
-        state.llm.generate(
-            prompt,
-            params,
-            request_id=envelope.id if len(prompts) == 1 else f"{envelope.id}-{n}",
-            salt=body.cache_salt or "",
-            priority=body.priority or 0,
+        state.running.track(
+            envelope.id,
+            name,
+            state.llm.generate(
+                prompt,
+                params,
+                request_id=name,
+                salt=body.cache_salt or "",
+                priority=body.priority or 0,
+            ),
         )
-        for n, prompt in enumerate(prompts)
+        for name, prompt in zip(names, prompts, strict=True)
     ]
     answering = Answering(
         served=state,

@@ -57,6 +57,7 @@ class Embedding:
     def __init__(self, state: Served, body: EmbeddingBody, name: str) -> None:
         self.name = name
         self._llm = state.llm
+        self._running = state.running
         self._body = body
         self._kind = body.kind()
 
@@ -84,14 +85,16 @@ class Embedding:
 
     async def _one(self, number: int, prompt: Prompt) -> EmbeddingResult:
         body = self._body
+        name = f"{self.name}-{number}"
         try:
-            output = await self._llm.embed(
-                prompt,
-                self._kind,
-                request_id=f"{self.name}-{number}",
-                salt=body.cache_salt or "",
-                priority=body.priority or 0,
-            )
+            with self._running.entered(self.name, name):
+                output = await self._llm.embed(
+                    prompt,
+                    self._kind,
+                    request_id=name,
+                    salt=body.cache_salt or "",
+                    priority=body.priority or 0,
+                )
         except RequestError as error:
             if error.param == "prompt":
                 error.param = "input"
