@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from headrace.base.errors import RequestError
 from headrace.base.ids import AdapterId, RequestId
+from headrace.base.tasks import BeamSearch, Pooling
 from headrace.base.terms import Terms
 
 MAX_LOGPROBS = 20
@@ -22,28 +23,6 @@ _WHOLES = ("top_k", "min_tokens", "n")
 _WHOLES_OR_NONE = ("seed", "max_tokens", "logprobs", "prompt_logprobs")
 _TEXTS = ("stop", "bad_words")
 _LISTS = ("logit_bias", "allowed_token_ids", "bad_words_ids", "stop_token_ids")
-
-
-class Pooling(Enum):
-    """How the hidden states of a prompt become one vector."""
-
-    LAST = "last"
-    """That of the last token."""
-    MEAN = "mean"
-    """The mean over all tokens."""
-
-
-def pooling_of(name: str) -> Pooling:
-    """A pooling by name.
-
-    Raises:
-        RequestError: no such pooling.
-    """
-    try:
-        return Pooling(name)
-    except ValueError:
-        known = ", ".join(kind.value for kind in Pooling)
-        raise RequestError(f"unknown pooling {name!r:.80}; known: {known}", param="pooling") from None
 
 
 class FinishReason(Enum):
@@ -266,8 +245,9 @@ class Request:
     """
     priority: int = 0
     """Lower runs first, as in vLLM."""
-    pooling: Pooling | None = None
-    """The prompt's pooled hidden states are wanted and no token is drawn: `max_tokens` counts as 0."""
+    task: Pooling | BeamSearch | None = None
+    """None: an answer, token by token. A pooling: the prompt's pooled hidden states, and no token is drawn
+    (`max_tokens` counts as 0). A beam search: the most likely answers, all at the end."""
     arrival_s: float = 0.0
     """Monotonic time of arrival, for timelines and queue limits."""
     terms: Terms = field(default_factory=Terms)

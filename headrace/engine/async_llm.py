@@ -9,7 +9,8 @@ from typing import Any
 
 from headrace.base.config import EngineConfig
 from headrace.base.errors import HeadraceError, RequestError
-from headrace.base.request import Pooling, SamplingParams
+from headrace.base.request import SamplingParams
+from headrace.base.tasks import Pooling
 from headrace.engine.build import OpenedModel, Phases, TextLoading, open_and_build, open_model
 from headrace.engine.client import CoreClient, LocalClient
 from headrace.engine.frontend import Frontend, Sink, wait_until_idle
@@ -148,7 +149,7 @@ class AsyncLLM:
             request_id=request_id,
             salt=salt,
             priority=priority,
-            pooling=pooling,
+            task=pooling,
         )
         outputs = self._outputs(ask)
         try:

@@ -13,7 +13,8 @@ from typing import Any, cast
 from headrace.base.clock import now_s
 from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.ids import RequestId
-from headrace.base.request import MAX_ID_LIST, Pooling, Request, SamplingParams
+from headrace.base.request import MAX_ID_LIST, Request, SamplingParams
+from headrace.base.tasks import BeamSearch, Pooling
 from headrace.base.terms import Terms, caller_terms
 from headrace.compute.sampling.seeds import choice_seed, request_seed
 from headrace.engine.text import Text
@@ -34,8 +35,7 @@ class Ask:
     request_id: str | None = None
     salt: str = ""
     priority: int = 0
-    pooling: Pooling | None = None
-    """The prompt's pooled hidden states are wanted, and no answer."""
+    task: Pooling | BeamSearch | None = None
     terms: Terms = field(default_factory=caller_terms)
 
 
@@ -75,7 +75,7 @@ class Intake:
             ContextLengthError: the prompt leaves no room for an answer.
         """
         number = next(self._counter)
-        prompt_ids = self.prompt_ids(ask.prompt, least=0 if ask.pooling else 1)
+        prompt_ids = self.prompt_ids(ask.prompt, least=0 if isinstance(ask.task, Pooling) else 1)
         params = self._complete(ask.params, len(prompt_ids))
         if not -MAX_PRIORITY <= ask.priority <= MAX_PRIORITY:
             raise RequestError(
@@ -109,7 +109,7 @@ class Intake:
                 salt=ask.salt,
                 priority=ask.priority,
                 arrival_s=arrival_s,
-                pooling=ask.pooling,
+                task=ask.task,
                 terms=ask.terms,
             )
             for i in range(params.n)

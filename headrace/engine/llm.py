@@ -9,7 +9,8 @@ from weakref import finalize
 
 from headrace.base.config import EngineConfig
 from headrace.base.errors import ConfigError, RequestError
-from headrace.base.request import SamplingParams, pooling_of
+from headrace.base.request import SamplingParams
+from headrace.base.tasks import pooling_of
 from headrace.engine.build import OpenedModel, Phases, open_and_build
 from headrace.engine.client import CoreClient, LocalClient
 from headrace.engine.frontend import Frontend
@@ -142,7 +143,7 @@ class LLM:
             HeadraceError: a request failed.
         """
         kind, many = pooling_of(pooling), _as_list(prompts)
-        asks = [Ask(prompt=p, params=SamplingParams(), pooling=kind) for p in many]
+        asks = [Ask(prompt=p, params=SamplingParams(), task=kind) for p in many]
         batch = Batch(self._frontend, make_progress(len(many), shown=progress))
         return [gathered.embedding(normalize=normalize) for gathered in batch.run(asks)]
 

@@ -17,7 +17,7 @@ from struct import pack
 
 from headrace.base.errors import InvariantError
 from headrace.base.ids import BlockId, SlotId
-from headrace.base.request import Pooling, Request
+from headrace.base.request import Request
 from headrace.base.step import (
     MoveKind,
     Row,
@@ -28,6 +28,7 @@ from headrace.base.step import (
     TokenLogprobs,
     Wants,
 )
+from headrace.base.tasks import Pooling
 from headrace.host.kv.keys import Domain
 
 
@@ -271,7 +272,7 @@ def logprob(entries: Sequence[int], token: int) -> TokenLogprobs:
 
 def pooled(request: Request, entries: Sequence[int]) -> bytes:
     """A made-up pooled vector that depends on all entries of the prompt and on the kind of pooling."""
-    kind = list(Pooling).index(request.pooling or Pooling.LAST)
+    kind = int(request.task is Pooling.MEAN)
     return pack("<Q", _digest(kind, *entries))
 
 

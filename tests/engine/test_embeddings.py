@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from headrace.base.errors import ContextLengthError, RequestError
-from headrace.base.request import FinishReason, Pooling, Request, SamplingParams
+from headrace.base.request import FinishReason, Request, SamplingParams
+from headrace.base.tasks import Pooling
 from headrace.engine.llm import LLM
 from tests.kit.backends import BACKENDS
 from tests.kit.checkpoints import FAMILIES, make, tokens
@@ -18,7 +19,7 @@ PARAMS = SamplingParams(max_tokens=1, seed=0)
 
 
 def pooled(name, prompt, pooling, **more):
-    return Request(request_id=name, prompt_ids=tuple(prompt), sampling=PARAMS, pooling=pooling, **more)
+    return Request(request_id=name, prompt_ids=tuple(prompt), sampling=PARAMS, task=pooling, **more)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -11,7 +11,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from headrace.base.config import EngineConfig, KVConfig, ModelConfig, ScheduleConfig
-from headrace.base.request import FinishReason, Pooling, Request, SamplingParams
+from headrace.base.request import FinishReason, Request, SamplingParams
+from headrace.base.tasks import Pooling
 from headrace.compute.models.load import load_model
 from headrace.compute.ops.backends.reference import ReferenceBackend
 from headrace.compute.sampling.seeds import choice_seed
@@ -282,7 +283,7 @@ def random_requests(
         sampling = random_sampling(rng, min(most_output, most_tokens - length))
         if rng.random() < 0.15:
             pooling, plain = rng.choice(list(Pooling)), SamplingParams(max_tokens=1, seed=0)
-            requests.append(Request(request_id=f"r{i}.0", prompt_ids=prompt, sampling=plain, pooling=pooling))
+            requests.append(Request(request_id=f"r{i}.0", prompt_ids=prompt, sampling=plain, task=pooling))
             continue
         for k in range(rng.choice([1, 1, 1, 2, 3])):
             own = replace(

@@ -7,8 +7,9 @@ from random import Random
 from headrace.base.config import ScheduleConfig
 from headrace.base.ids import AdapterId, RequestId
 from headrace.base.registry import Registry
-from headrace.base.request import FinishReason, Pooling, Request, SamplingParams
+from headrace.base.request import FinishReason, Request, SamplingParams
 from headrace.base.step import Delta, SequenceTiming, StepResult, TokenLogprobs
+from headrace.base.tasks import Pooling
 from headrace.engine.sim import SimClock, SimCost, SimExecutor, fold, logprob, pooled, solo
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched.limits import ScheduleLimits
@@ -137,7 +138,7 @@ class World:
         want, got, last = solo(request, self.vocab), self.tokens[name], self.last[name]
         timing = self.timing(name)
         assert sum(s for _, s in timing.waits) <= timing.finished_s - timing.arrival_s + 1e-6
-        if request.pooling is not None:
+        if isinstance(request.task, Pooling):
             is_done = last.finish is FinishReason.STOP
             assert got == ()
             assert is_done or last.finish is FinishReason.ABORT
@@ -182,7 +183,7 @@ def random_request(rng: Random, name: str, vocab: int, capacity: int) -> Request
     if len(prompt) + max_tokens - 1 > capacity:
         return None
     if rng.random() < 0.15:
-        return make_request(name, prompt, 1, pooling=rng.choice(list(Pooling)), priority=rng.choice([0, 1]))
+        return make_request(name, prompt, 1, task=rng.choice(list(Pooling)), priority=rng.choice([0, 1]))
     return make_request(
         name,
         prompt,
@@ -245,7 +246,7 @@ def run_case(case: Case, rng: Random) -> World:
         if todo and rng.random() < 0.5:
             request = todo.pop()
             if request is not None:
-                most = [1, 1, 1, 2, 4] if request.pooling is None else [1]
+                most = [1, 1, 1, 2, 4] if request.task is None else [1]
                 world.add(*choices(request, rng.choice(most), rng))
         if rng.random() < 0.06 and world.requests:
             world.abort(rng.choice(sorted(world.requests)))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.base.request import Pooling
 from headrace.base.step import Row, RowResult, SlotBegin
+from headrace.base.tasks import Pooling
 from headrace.compute.ops.api import F32, ForwardContext, Program
 from headrace.compute.runner.passes import Piece
 
@@ -41,10 +41,10 @@ class HiddenPass:
 
     def begin(self, begin: SlotBegin) -> None:
         """A sequence enters a slot; what was summed there before is gone."""
-        slot, pooling = int(begin.slot), begin.request.pooling
+        slot, task = int(begin.slot), begin.request.task
         self._pools.pop(slot, None)
-        if pooling is not None:
-            self._pools[slot] = _Pool(pooling, len(begin.request.prompt_ids))
+        if isinstance(task, Pooling):
+            self._pools[slot] = _Pool(task, len(begin.request.prompt_ids))
 
     def pieces(self, rows: Sequence[Row]) -> list[Piece]:
         """One piece per row; a mean wants the hidden state of every token, else that of the prompt's last."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence as Seq
 
 from headrace.base.errors import CapacityError, ContextLengthError, OverloadError, RequestError
 from headrace.base.request import Request
+from headrace.base.tasks import Pooling
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.queue import WaitQueue
@@ -31,7 +32,7 @@ def check_request(request: Request, ledger: KVLedger, limits: ScheduleLimits) ->
         raise RequestError("the prompt is empty; give at least one token", param="prompt")
     if most is None:
         raise RequestError("max_tokens is not resolved; set it", param="max_tokens")
-    if request.pooling is not None:
+    if isinstance(request.task, Pooling):
         most = 0
     if prompt + most > limits.max_model_len:
         raise ContextLengthError(

@@ -5,8 +5,9 @@ from enum import Enum, auto
 
 from headrace.base.errors import InvariantError
 from headrace.base.ids import RequestId, SlotId
-from headrace.base.request import FinishReason, Pooling, Request
+from headrace.base.request import FinishReason, Request
 from headrace.base.step import Delta, SequenceTiming
+from headrace.base.tasks import Pooling
 from headrace.host.kv.keys import KeyChain
 
 
@@ -105,7 +106,7 @@ class Sequence:
         self.end_ids = request.end_ids
         # Positions that ever need KV: the last drawn token is never computed.
         self.max_positions = self.num_prompt + self.max_tokens - 1
-        self.draws = request.pooling is None
+        self.draws = not isinstance(request.task, Pooling)
         if not self.draws:
             self.max_positions = self.num_prompt
         # The sequence whose prompt blocks this one shares when it joins. The object, not its id: once it is
@@ -145,7 +146,7 @@ class Sequence:
 
         Log-probabilities of the prompt must be computed once; a mean needs the hidden state of every token.
         """
-        if self.request.pooling is Pooling.MEAN:
+        if self.request.task is Pooling.MEAN:
             return 0
         if self.request.sampling.prompt_logprobs is None or self.num_prompt_logprobs >= self.num_prompt - 1:
             return None

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.base.errors import RequestError
-from headrace.base.request import Pooling, pooling_of
+from headrace.base.tasks import Pooling, pooling_of
 from headrace.serve.schema.completion import Prompt, token_ids
 from headrace.serve.schema.sampling import StrictBody
 
