@@ -4,8 +4,9 @@ Owns everything that knows HTTP or JSON. Must not know tensors, blocks or schedu
 `engine.AsyncLLM` only.
 
 Reading order: `app` (what is put together), `state` (what routes share), `schema` (bodies to values, values
-to bodies), `routes` (one file per family of endpoints), `conversation` (what all that take messages do),
-`answering` (choices), `dialects` (answers made of blocks), `stream` (server-sent events, disconnects),
-`limits`, `front` (keys, and what else stands before the routes), `faults` (errors in each API's shape),
-`metrics`, `connection` (who may keep one open), `server` (start, signals, draining).
+to bodies), `routes` (one file per family of endpoints), `endpoint` and `openapi` (their description),
+`conversation` (what all that take messages do), `answering` (choices), `dialects` (answers made of blocks),
+`stream` (server-sent events, disconnects), `running` (ending a request by its id), `limits`, `front` (keys,
+and what else stands before the routes), `faults` (errors in each API's shape), `metrics`, `connection` (who
+may keep one open), `server` (start, signals, draining).
 """

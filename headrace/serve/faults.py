@@ -19,7 +19,7 @@ _MESSAGE_TYPES = _TYPE_BY_STATUS | {
     413: "request_too_large",
     503: "overloaded_error",
 }
-_MESSAGES = "/v1/messages"
+MESSAGES_PATH = "/v1/messages"
 """Errors below this path have Anthropic's shape."""
 
 
@@ -85,7 +85,7 @@ def fault_response(error: HeadraceError, path: str = "") -> Response:
         headers["retry-after"] = "5"
     if error.http_status == 401:
         headers["www-authenticate"] = "Bearer"
-    shape = message_error_body if path.startswith(_MESSAGES) else error_body
+    shape = message_error_body if path.startswith(MESSAGES_PATH) else error_body
     return json_response(shape(error), error.http_status, headers)
 
 
@@ -111,6 +111,6 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     body["error"]["type"] = _TYPE_BY_STATUS.get(status, "invalid_request_error")
     body["error"]["code"] = {404: "not_found", 405: "method_not_allowed"}.get(status, "http_error")
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-    if request.url.path.startswith(_MESSAGES):
+    if request.url.path.startswith(MESSAGES_PATH):
         body = message_error_body(fault, status)
     return json_response(body, status, headers)

@@ -6,12 +6,13 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.engine.outputs import ChoiceDelta, RequestOutput
 from headrace.serve.answering import Answering
 from headrace.serve.collect import WholeChoice, WholeRequest
 from headrace.serve.conversation import ask
+from headrace.serve.described.choices import ChatAnswer
+from headrace.serve.endpoint import GENERATES, About, Endpoint
 from headrace.serve.limits import read_json
 from headrace.serve.schema.answers import Envelope
 from headrace.serve.schema.chat import ChatBody
@@ -93,4 +94,5 @@ def _choice(index: int, delta: dict[str, Any], finish_reason: str | None = None)
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
 
 
-ROUTES = (Route("/v1/chat/completions", create, methods=["POST"]),)
+ABOUT = About(body=ChatBody, neutral=CHAT_NEUTRAL, answer=ChatAnswer, streams=True, errors=GENERATES)
+ROUTES = (Endpoint("/v1/chat/completions", create, "POST", ABOUT),)

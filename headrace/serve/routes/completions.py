@@ -6,12 +6,13 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.base.step import TokenLogprobs
 from headrace.engine.outputs import ChoiceDelta, RequestOutput
 from headrace.serve.answering import Answering
 from headrace.serve.collect import WholeChoice, WholeRequest
+from headrace.serve.described.choices import CompletionAnswer
+from headrace.serve.endpoint import GENERATES, About, Endpoint
 from headrace.serve.limits import read_json
 from headrace.serve.schema.answers import Envelope
 from headrace.serve.schema.completion import CompletionBody, Prompt
@@ -144,4 +145,7 @@ def _echoed(ids: Sequence[int], values: Sequence[TokenLogprobs | None]) -> list[
     return [i if value is None else value for i, value in zip(ids, values, strict=True)]
 
 
-ROUTES = (Route("/v1/completions", create, methods=["POST"]),)
+ABOUT = About(
+    body=CompletionBody, neutral=COMPLETION_NEUTRAL, answer=CompletionAnswer, streams=True, errors=GENERATES
+)
+ROUTES = (Endpoint("/v1/completions", create, "POST", ABOUT),)

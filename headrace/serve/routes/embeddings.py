@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.base.errors import RequestError
 from headrace.engine.outputs import EmbeddingResult
+from headrace.serve.described.choices import EmbeddingAnswer
+from headrace.serve.endpoint import GENERATES, About, Endpoint
 from headrace.serve.faults import json_response
 from headrace.serve.limits import read_json
 from headrace.serve.schema.completion import Prompt
@@ -102,4 +103,5 @@ class Embedding:
         return EmbeddingResult.of(output, normalize=body.normalize is not False)
 
 
-ROUTES = (Route("/v1/embeddings", create, methods=["POST"]),)
+ABOUT = About(body=EmbeddingBody, answer=EmbeddingAnswer, errors=GENERATES)
+ROUTES = (Endpoint("/v1/embeddings", create, "POST", ABOUT),)

@@ -2,9 +2,10 @@
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace import __version__
+from headrace.serve.described.pages import State, Version
+from headrace.serve.endpoint import About, Endpoint
 from headrace.serve.faults import json_response
 from headrace.serve.state import served
 
@@ -37,8 +38,9 @@ async def version(request: Request) -> Response:
     return json_response({"version": __version__})
 
 
+PROBE = About(answer=State, also=(503,), errors=())
 ROUTES = (
-    Route("/health", health, methods=["GET"]),
-    Route("/ready", ready, methods=["GET"]),
-    Route("/version", version, methods=["GET"]),
+    Endpoint("/health", health, "GET", PROBE),
+    Endpoint("/ready", ready, "GET", PROBE),
+    Endpoint("/version", version, "GET", About(answer=Version)),
 )

@@ -2,11 +2,12 @@
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.serve.conversation import ask, prompt_ids
+from headrace.serve.described.blocks import MessageAnswer, TokensCount
 from headrace.serve.dialects.blocks import Speaking
 from headrace.serve.dialects.messages import MessageSpelling
+from headrace.serve.endpoint import GENERATES, READS, About, Endpoint
 from headrace.serve.faults import json_response
 from headrace.serve.limits import read_json
 from headrace.serve.schema.chat import ChatBody
@@ -44,6 +45,22 @@ async def count_tokens(request: Request) -> Response:
 
 
 ROUTES = (
-    Route("/v1/messages", create, methods=["POST"]),
-    Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
+    Endpoint(
+        "/v1/messages",
+        create,
+        "POST",
+        About(
+            body=MessagesBody,
+            neutral=MESSAGES_NEUTRAL,
+            answer=MessageAnswer,
+            streams=True,
+            errors=(*GENERATES, 499),
+        ),
+    ),
+    Endpoint(
+        "/v1/messages/count_tokens",
+        count_tokens,
+        "POST",
+        About(body=CountTokensBody, neutral=MESSAGES_NEUTRAL, answer=TokensCount, errors=READS),
+    ),
 )

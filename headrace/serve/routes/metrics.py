@@ -5,9 +5,9 @@ import asyncio
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.base.errors import HeadraceError
+from headrace.serve.endpoint import About, Endpoint
 from headrace.serve.state import served
 
 STATS_TIMEOUT_S = 2.0
@@ -25,4 +25,4 @@ async def metrics(request: Request) -> Response:
     return Response(state.metrics.render(stats), media_type=CONTENT_TYPE_LATEST)
 
 
-ROUTES = (Route("/metrics", metrics, methods=["GET"]),)
+ROUTES = (Endpoint("/metrics", metrics, "GET", About(media_type="text/plain", errors=(401, 500))),)

@@ -5,8 +5,9 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from headrace.serve.described.pages import ModelCard, ModelList
+from headrace.serve.endpoint import About, Endpoint
 from headrace.serve.faults import json_response
 from headrace.serve.state import Served, served
 
@@ -41,6 +42,6 @@ def _card(state: Served) -> dict[str, Any]:
 
 
 ROUTES = (
-    Route("/v1/models", list_models, methods=["GET"]),
-    Route("/v1/models/{name:path}", show_model, methods=["GET"]),
+    Endpoint("/v1/models", list_models, "GET", About(answer=ModelList)),
+    Endpoint("/v1/models/{name:path}", show_model, "GET", About(answer=ModelCard)),
 )

@@ -2,9 +2,10 @@
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.base.errors import NotFoundError
+from headrace.serve.described.pages import CancelledRequest
+from headrace.serve.endpoint import About, Endpoint
 from headrace.serve.faults import json_response
 from headrace.serve.state import served
 
@@ -22,6 +23,6 @@ async def cancel(request: Request) -> Response:
 
 
 ROUTES = (
-    Route("/v1/requests/{name:path}/cancel", cancel, methods=["POST"]),
-    Route("/v1/requests/{name:path}", cancel, methods=["DELETE"]),
+    Endpoint("/v1/requests/{name:path}/cancel", cancel, "POST", About(answer=CancelledRequest)),
+    Endpoint("/v1/requests/{name:path}", cancel, "DELETE", About(answer=CancelledRequest)),
 )

@@ -4,12 +4,13 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.base.request import SamplingParams
 from headrace.serve.conversation import ask
+from headrace.serve.described.blocks import ResponseAnswer
 from headrace.serve.dialects.blocks import Speaking
 from headrace.serve.dialects.responses import ResponseSpelling
+from headrace.serve.endpoint import GENERATES, About, Endpoint
 from headrace.serve.limits import read_json
 from headrace.serve.schema.chat import ChatBody
 from headrace.serve.schema.responses import RENAMED, ResponsesBody
@@ -62,4 +63,7 @@ def _asked(body: ResponsesBody, params: SamplingParams) -> dict[str, Any]:
     }
 
 
-ROUTES = (Route("/v1/responses", create, methods=["POST"]),)
+ABOUT = About(
+    body=ResponsesBody, neutral=RESPONSES_NEUTRAL, answer=ResponseAnswer, streams=True, errors=GENERATES
+)
+ROUTES = (Endpoint("/v1/responses", create, "POST", ABOUT),)

@@ -5,9 +5,10 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.base.errors import RequestError
+from headrace.serve.described.pages import PromptText, Tokens
+from headrace.serve.endpoint import READS, About, Endpoint
 from headrace.serve.faults import json_response
 from headrace.serve.limits import read_json
 from headrace.serve.schema.chat import ChatBody
@@ -61,6 +62,6 @@ def _encode(state: Served, body: TokenizeBody) -> list[int]:
 
 
 ROUTES = (
-    Route("/tokenize", tokenize, methods=["POST"]),
-    Route("/detokenize", detokenize, methods=["POST"]),
+    Endpoint("/tokenize", tokenize, "POST", About(body=TokenizeBody, answer=Tokens, errors=READS)),
+    Endpoint("/detokenize", detokenize, "POST", About(body=DetokenizeBody, answer=PromptText, errors=READS)),
 )

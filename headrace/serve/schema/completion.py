@@ -1,21 +1,29 @@
 """`/v1/completions`: the request body."""
 
-from typing import Any, cast
+from typing import Annotated, Any, cast
+
+from pydantic import WithJsonSchema
 
 from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.request import MAX_CHOICES, SamplingParams
-from headrace.serve.schema.sampling import SamplingBody
+from headrace.serve.schema.sampling import SamplingBody, needs
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for this endpoint."""
 
 Prompt = str | list[int]
+_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
+_MANY = {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "string"}, _IDS]}}
+AnyPrompts = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "string"}, _IDS, _MANY]})]
+"""A text, a list of texts, token ids, or a list of lists of ids: checked by hand, as it may be long."""
 
 
 class CompletionBody(SamplingBody):
     """Body of `/v1/completions`. `prompt` is checked by `prompts`, item by item, after its length."""
 
-    prompt: Any = None
+    model_config = needs("prompt")
+
+    prompt: AnyPrompts = None
     echo: bool | None = None
     logprobs: int | None = None
 

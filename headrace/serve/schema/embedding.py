@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from headrace.base.errors import RequestError
 from headrace.base.tasks import Pooling, pooling_of
-from headrace.serve.schema.completion import Prompt, token_ids
-from headrace.serve.schema.sampling import StrictBody
+from headrace.serve.schema.completion import AnyPrompts, Prompt, token_ids
+from headrace.serve.schema.sampling import StrictBody, needs
 
 MAX_INPUTS = 2048
 """OpenAI's limit on the inputs of one request."""
@@ -18,8 +18,10 @@ MAX_INPUTS = 2048
 class EmbeddingBody(StrictBody):
     """Body of `/v1/embeddings`. `input` is checked by `inputs`, item by item, after its length."""
 
+    model_config = needs("input")
+
     model: str | None = None
-    input: Any = None
+    input: AnyPrompts = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     user: str | None = None

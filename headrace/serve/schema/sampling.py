@@ -42,6 +42,16 @@ class StrictBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=(), hide_input_in_errors=True)
 
 
+def needs(name: str) -> ConfigDict:
+    """The configuration of a body with a field that is checked by hand, and described as required."""
+
+    def describe(schema: dict[str, Any]) -> None:
+        schema["required"] = [*schema.get("required", ()), name]
+        schema["properties"][name].pop("default", None)
+
+    return ConfigDict(json_schema_extra=describe)
+
+
 class StreamOptions(StrictBody):
     """`stream_options`."""
 
