@@ -112,6 +112,12 @@ class ScheduleConfig:
     )
     max_queued_requests: int | None = setting(None, "requests that may wait, else 429; auto: 1024")
     max_queued_tokens: int | None = setting(None, "prompt tokens that may wait, else 429; auto: 1000000")
+    max_queue_s: float | None = setting(
+        None, "longest wait for a first step in seconds, else 429; auto: no bound"
+    )
+    priority_ageing_s: float = setting(
+        10.0, "seconds of waiting that a level of priority is worth, so that nobody starves"
+    )
     dynamic_size: int = setting(8, "dynamic policy: requests that start a batch at once")
     dynamic_window_ms: float = setting(50.0, "dynamic policy: longest wait for a batch to fill, milliseconds")
 

@@ -53,6 +53,13 @@ class OverloadError(HeadraceError):
         self.retry_after_s = retry_after_s
 
 
+class DeadlineError(HeadraceError):
+    """The request's own deadline has passed."""
+
+    http_status = 504
+    code = "deadline_exceeded"
+
+
 class EngineDeadError(HeadraceError):
     """The engine has stopped; requests fail until it is started again."""
 

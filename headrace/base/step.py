@@ -174,6 +174,8 @@ class Delta(NamedTuple):
     """Prompt tokens found in the prefix cache at first admission."""
     num_preempted: int = 0
     error: str | None = None
+    error_kind: str = ""
+    """The class of the error in `base/errors`; empty: the row failed (NaN logits ...)."""
     timing: SequenceTiming | None = None
     """Given with the last delta."""
     pooled: bytes = b""

@@ -237,6 +237,8 @@ def make_scheduler(resolved: Resolved) -> Scheduler:
             max_queued_requests=int(limits["max_queued_requests"]),
             max_queued_tokens=int(limits["max_queued_tokens"]),
             max_model_len=resolved.max_model_len,
+            max_queue_s=config.schedule.max_queue_s,
+            ageing_s=config.schedule.priority_ageing_s,
         ),
         now_s,
     )

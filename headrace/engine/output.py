@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headrace.base.errors import HeadraceError, NumericError, RequestError
+from headrace.base.faults import error_of
 from headrace.base.ids import RequestId
+from headrace.base.messages import Fault
 from headrace.base.request import FinishReason
 from headrace.base.step import Delta, SequenceTiming, TokenLogprobs
 from headrace.compute.runner.draws import NO_TOKEN
@@ -178,7 +180,7 @@ class Answer:
             if choice.stopped_by is not None and not was_stopped and not choice.is_finished:
                 to_stop.append(delta.request_id)
             if delta.error is not None:
-                error = RequestError(delta.error) if delta.error == NO_TOKEN else NumericError(delta.error)
+                error = _error_of(delta.error, delta.error_kind)
         if error is not None:
             to_stop = list(self.open_ids)
             news.extend(self._fail_open(FinishReason.ERROR))
@@ -261,6 +263,12 @@ class Answer:
             return None
         self._sent_prompt_logprobs = True
         return (None, *self._prompt_logprobs)
+
+
+def _error_of(text: str, kind: str) -> HeadraceError:
+    if kind:
+        return error_of(Fault(kind=kind, message=text, retry_after_s=1.0))
+    return RequestError(text) if text == NO_TOKEN else NumericError(text)
 
 
 def _span(begin_s: float, end_s: float) -> float:

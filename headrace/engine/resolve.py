@@ -16,6 +16,7 @@ DEFAULT_STEP_TOKENS = 512
 DEFAULT_PREFILL_STEP_MS = 200.0
 DEFAULT_QUEUED_REQUESTS = 1024
 DEFAULT_QUEUED_TOKENS = 1_000_000
+MAX_AGEING_S = 3600.0
 MAX_SEQS = 4096
 MAX_STEP_TOKENS = 1 << 20
 REPORT_LOGITS = 64
@@ -268,6 +269,12 @@ def _limits(config: EngineConfig, notes: _Notes) -> dict[str, float]:
         raise ConfigError(
             f"schedule.dynamic_size must be at least 1 and schedule.dynamic_window_ms not negative, got "
             f"{schedule.dynamic_size} and {schedule.dynamic_window_ms}"
+        )
+    if schedule.max_queue_s is not None and not schedule.max_queue_s > 0:
+        raise ConfigError(f"schedule.max_queue_s must be positive, got {schedule.max_queue_s:g}")
+    if not 0 <= schedule.priority_ageing_s <= MAX_AGEING_S:
+        raise ConfigError(
+            f"schedule.priority_ageing_s must be in [0, {MAX_AGEING_S:g}], got {schedule.priority_ageing_s:g}"
         )
     notes.add(
         "schedule.prefill_step_ms",

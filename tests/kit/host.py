@@ -10,6 +10,7 @@ from headrace.base.registry import Registry
 from headrace.base.request import FinishReason, Request, SamplingParams
 from headrace.base.step import Delta, SequenceTiming, StepResult, TokenLogprobs
 from headrace.base.tasks import Pooling
+from headrace.base.terms import Tenant, Terms
 from headrace.engine.sim import SimClock, SimCost, SimExecutor, fold, logprob, pooled, solo
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched.limits import ScheduleLimits
@@ -175,6 +176,14 @@ class Case:
     max_num_seqs: int = 4
 
 
+TERMS = (
+    *[Terms()] * 6,
+    Terms(tenant=Tenant(name="a", weight=2.0, max_running=2)),
+    Terms(tenant=Tenant(name="b", priority=-1)),
+    Terms(tenant=Tenant(name="c", priority=1, kv_share=0.6)),
+)
+
+
 def random_request(rng: Random, name: str, vocab: int, capacity: int) -> Request | None:
     stem = [i % 2 for i in range(12)]
     head = stem[: rng.randrange(12)] if rng.random() < 0.6 else []
@@ -195,6 +204,7 @@ def random_request(rng: Random, name: str, vocab: int, capacity: int) -> Request
         adapter=rng.choice([None, None, None, AdapterId("a")]),
         kv_domain=rng.choice(["", "", "", "long"]),
         priority=rng.choice([0, 0, 0, -1, 1]),
+        terms=rng.choice(TERMS if 2 * (len(prompt) + max_tokens) <= capacity else TERMS[:-1]),
         logprobs=rng.choice([None, 0]),
         prompt_logprobs=0 if rng.random() < 0.3 else None,
     )
@@ -216,6 +226,7 @@ def choices(request: Request, num: int, rng: Random) -> list[Request]:
                 salt=request.salt,
                 adapter=request.adapter,
                 kv_domain=request.kv_domain,
+                terms=request.terms,
                 priority=request.priority + rng.choice([0, 0, 0, -1]),
                 min_tokens=sampling.min_tokens,
             )

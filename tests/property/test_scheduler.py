@@ -25,9 +25,9 @@ def test_any_schedule_gives_the_solo_output(case, seed):
     run_case(case, Random(seed))
 
 
-def test_two_hundred_fixed_schedules_reach_every_mechanism():
+def test_three_hundred_fixed_schedules_reach_every_mechanism():
     seen = {"preemptions": 0, "hits": 0, "evictions": 0, "copies": 0, "drafts": 0, "late": 0}
-    for seed in range(200):
+    for seed in range(300):
         rng = Random(seed)
         case = Case(
             policy=rng.choice(["continuous", "static", "dynamic"]),

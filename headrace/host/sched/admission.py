@@ -1,4 +1,4 @@
-"""Who is refused at the door, and how much room a sequence needs to join.
+"""What can never run, how much room a sequence needs to join, and how fast the queue drains.
 
 A sequence joins only when its known tokens and one more block fit beside the same promise to everybody who
 runs: blocks are given on demand, but nobody is let in to be thrown out again at once.
@@ -7,12 +7,11 @@ runs: blocks are given on demand, but nobody is let in to be thrown out again at
 from collections import deque
 from collections.abc import Sequence as Seq
 
-from headrace.base.errors import CapacityError, ContextLengthError, OverloadError, RequestError
+from headrace.base.errors import CapacityError, ContextLengthError, RequestError
 from headrace.base.request import Request
 from headrace.base.tasks import Pooling
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched.limits import ScheduleLimits
-from headrace.host.sched.queue import WaitQueue
 from headrace.host.sched.sequence import Sequence
 
 _MIN_RETRY_S = 0.1
@@ -49,32 +48,19 @@ def check_request(request: Request, ledger: KVLedger, limits: ScheduleLimits) ->
             f"{capacity}; shorten the prompt, lower max_tokens, or raise kv.pool_bytes",
             param="max_tokens",
         )
-
-
-def check_queue(
-    requests: Seq[Request], queue: WaitQueue, free_slots: int, limits: ScheduleLimits, rate: "AdmissionRate"
-) -> None:
-    """Refuse when the queue is full. Requests that will find a free slot do not count as queued.
-
-    Raises:
-        OverloadError: with the seconds after which there should be room.
-    """
-    waiting = queue.num_total
-    over = waiting + len(requests) - free_slots - limits.max_queued_requests
-    if over > 0:
-        raise OverloadError(
-            f"{waiting} requests wait, at most {limits.max_queued_requests} may "
-            "(schedule.max_queued_requests); try again later",
-            retry_after_s=rate.retry_after_s(over, 0),
+    tenant = request.terms.tenant
+    share = share_blocks(tenant.kv_share, ledger) * ledger.block_size
+    if need > share:
+        raise CapacityError(
+            f"prompt ({prompt} tokens) and max_tokens ({most}) need KV memory for {need} tokens, "
+            f"{tenant.name!r} may hold {share} (kv_share of its key); shorten the prompt or lower max_tokens",
+            param="max_tokens",
         )
-    tokens = sum(len(r.prompt_ids) for r in requests if r.leader is None)
-    over = queue.num_tokens + tokens - limits.max_queued_tokens
-    if over > 0 and waiting >= free_slots:
-        raise OverloadError(
-            f"{queue.num_tokens} prompt tokens wait and {tokens} more came, "
-            f"at most {limits.max_queued_tokens} may wait (schedule.max_queued_tokens); try again later",
-            retry_after_s=rate.retry_after_s(0, over),
-        )
+
+
+def share_blocks(share: float, ledger: KVLedger) -> int:
+    """Blocks that a share of the pool is, at least one."""
+    return max(1, int(share * (ledger.capacity_tokens // ledger.block_size)))
 
 
 def promised_blocks(seq: Sequence, ledger: KVLedger) -> int:
@@ -88,20 +74,25 @@ def outstanding_blocks(running: Seq[Sequence], ledger: KVLedger) -> int:
 
 
 class AdmissionRate:
-    """How fast the queue drains, over the last admissions."""
+    """How fast the queue drains while the engine works, over the last admissions."""
 
     def __init__(self) -> None:
+        self._busy_s = 0.0
         self._seen: deque[tuple[float, int]] = deque(maxlen=64)
 
-    def note(self, now_s: float, prompt_tokens: int) -> None:
+    def pass_time(self, seconds: float) -> None:
+        """A step took this long; time in which there is nothing to do does not count."""
+        self._busy_s += seconds
+
+    def note(self, prompt_tokens: int) -> None:
         """A sequence was admitted for the first time."""
-        self._seen.append((now_s, prompt_tokens))
+        self._seen.append((self._busy_s, prompt_tokens))
 
     def retry_after_s(self, over_requests: int, over_tokens: int) -> float:
         """Seconds until that many requests or prompt tokens have left the queue, between 0.1 and 60."""
         if len(self._seen) < 2:
             return 1.0
-        span_s = max(self._seen[-1][0] - self._seen[0][0], 1e-3)
+        span_s = max(self._busy_s - self._seen[0][0], 1e-3)
         requests_per_s = (len(self._seen) - 1) / span_s
         tokens_per_s = max(sum(tokens for _, tokens in self._seen) / span_s, 1e-3)
         wait_s = max(over_requests / requests_per_s, over_tokens / tokens_per_s)

@@ -28,9 +28,19 @@ def check_sequences(
             raise InvariantError(f"request {name!r} computed positions without blocks")
     if len(sequences) != queue.num_total + len(roster.running):
         raise InvariantError("a sequence neither waits nor runs")
+    _check_accounts(sequences)
     for leader in queue.parked_leaders():
         if leader not in sequences:
             raise InvariantError(f"siblings wait for {leader!r}, which is gone")
+
+
+def _check_accounts(sequences: Mapping[RequestId, Sequence]) -> None:
+    for account in {seq.account for seq in sequences.values()}:
+        own = [s for s in sequences.values() if s.account is account]
+        running = sum(s.state is SequenceState.RUNNING for s in own)
+        waiting = sum(s.state is SequenceState.WAITING and s.life.num_preempted == 0 for s in own)
+        if (running, waiting) != (account.num_running, account.num_waiting):
+            raise InvariantError(f"the account of {account.tenant.name!r} counts wrong")
 
 
 def check_batch(batch: Batch, roster: Roster, ledger: KVLedger, limits: ScheduleLimits) -> None:

@@ -29,12 +29,16 @@ class ScheduleLimits:
     """Tokens of one sequence, prompt and output."""
     max_queue_s: float | None = None
     """Longest wait for a first step, in seconds; None: no bound."""
+    ageing_s: float = 10.0
+    """Seconds of waiting that a level of priority is worth."""
 
     def __post_init__(self) -> None:
         """Refuse bounds under which nothing could run."""
         for name in ("max_num_seqs", "max_num_batched_tokens", "prefill_step_s", "max_model_len"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"schedule.{name} must be positive, got {getattr(self, name)}")
+        if not self.ageing_s >= 0:
+            raise ConfigError(f"schedule.priority_ageing_s must not be negative, got {self.ageing_s}")
         for name in ("max_queued_requests", "max_queued_tokens"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"schedule.{name} must not be negative, got {getattr(self, name)}")

@@ -11,6 +11,7 @@ from headrace.host.sched.admission import AdmissionRate, outstanding_blocks, pro
 from headrace.host.sched.allot import all_decode, allot, prefill_left
 from headrace.host.sched.batch import Batch
 from headrace.host.sched.cost import StepCost
+from headrace.host.sched.fair.share import is_within_share, tenant_limit
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.queue import WaitQueue
 from headrace.host.sched.roster import Roster
@@ -67,7 +68,7 @@ class Planner:
 
     def _extend_running(self, batch: Batch, now_s: float) -> None:
         """Allot tokens, then reserve in rank order; tokens of a sequence without blocks go to others."""
-        if all_decode(self.roster.running, batch.left):
+        if not self.roster.num_bounded and all_decode(self.roster.running, batch.left):
             self._extend_decoders(batch, now_s)
             return
         without_blocks: set[int] = set()
@@ -101,6 +102,8 @@ class Planner:
 
     def _extend(self, seq: Sequence, count: int, batch: Batch, now_s: float) -> bool:
         start = seq.num_computed
+        if seq.has_kv_bound and not self._stay_within_share(seq, count, batch, now_s):
+            return False
         grant = self._ledger.reserve(seq.request_id, start, start + count)
         if grant is None and count > seq.num_missing:  # drafts are not worth a preemption
             count = seq.num_missing
@@ -113,6 +116,18 @@ class Planner:
             batch.num_preempted += 1
             grant = self._ledger.reserve(seq.request_id, start, start + count)
         batch.add(seq, count, grant)
+        return True
+
+    def _stay_within_share(self, seq: Sequence, count: int, batch: Batch, now_s: float) -> bool:
+        """Make room for `count` more tokens within the tenant's part of the pool, at its own cost.
+
+        The best-ranked of a tenant alone fits its part, or it would not have been let in: so one goes on.
+        """
+        while not is_within_share(seq, count, self.roster.running, self._ledger):
+            victim = self.roster.victim(seq, batch.rows, own=True)
+            if victim is None:
+                return False
+            self._preempt(victim, now_s)
         return True
 
     def _preempt(self, seq: Sequence, now_s: float) -> None:
@@ -131,55 +146,66 @@ class Planner:
 
         Only without chunked prefill; otherwise decoding would keep a long prompt out for ever.
         """
-        line = self._queue.returning or self._queue.fresh
-        if self._limits.chunked_prefill or self._was_prefill_turn or not self.roster.running or not line:
+        if self._limits.chunked_prefill or self._was_prefill_turn or not self.roster.running:
             return False
-        _, cached, _ = self._shortcut(line[0])
+        first = self._queue.returning[0] if self._queue.returning else self._queue.fresh.pick()
+        if first is None:
+            return False
+        _, cached, _ = self._shortcut(first)
         beside = self._limits.max_num_batched_tokens - len(self.roster.running)
-        return len(line[0].tokens) - cached > beside
+        return len(first.tokens) - cached > beside
 
     def _admit_waiting(self, batch: Batch, now_s: float) -> WaitReason | None:
         queue = self._queue
         self.opens_at_s = None
         if batch.num_preempted:  # the blocks just freed are spoken for
             return WaitReason.BLOCKS
-        while queue.returning:
-            reason = self._admit(queue.returning[0], batch, now_s)
-            if reason is not None:
+        for seq in tuple(queue.returning):
+            reason = self._admit(seq, batch, now_s)
+            if reason not in {None, WaitReason.TENANT}:
                 return reason
         if queue.num_waiting == 0:
             return None
-        gate = self._policy.gate(self._view(now_s))
+        gate = self._policy.gate(_view(queue, self.roster, self._num_admitted, now_s))
         self.opens_at_s = gate.opens_at_s
         return self._admit_fresh(batch, now_s, gate.num_admit)
 
     def _admit_fresh(self, batch: Batch, now_s: float, num_admit: int) -> WaitReason | None:
-        """Admit in order; one that does not fit may be overtaken by a bounded number of others."""
+        """Admit in order; one that does not fit may be overtaken by a bounded number of others.
+
+        One whose tenant has all it may have keeps back its tenant only.
+        """
         line = self._queue.fresh
-        i = 0
-        while i < len(line):
+        passed: list[Sequence] = []
+        barred: set[str] = set()
+        while (seq := line.pick(passed, barred)) is not None:
             if num_admit <= 0:
                 return WaitReason.WINDOW
-            head = line[0]
-            reason = self._admit(line[i], batch, now_s)
+            reason = self._admit(seq, batch, now_s)
             if reason is None:
                 num_admit -= 1
-                head.life.num_bypassed += int(i > 0)
+                if passed:
+                    passed[0].life.num_bypassed += 1
+            elif reason is WaitReason.TENANT:
+                barred.add(seq.account.tenant.name)
             elif reason is WaitReason.BLOCKS:
-                i += 1
+                passed.append(seq)
             else:
-                return reason if i == 0 else WaitReason.BLOCKS
-            if i > BYPASS_WINDOW or (i > 0 and head.life.num_bypassed >= MAX_BYPASSES):
+                return WaitReason.BLOCKS if passed else reason
+            if passed and (len(passed) > BYPASS_WINDOW or passed[0].life.num_bypassed >= MAX_BYPASSES):
                 return WaitReason.BLOCKS
-        return WaitReason.BLOCKS if line else None
+        if passed:
+            return WaitReason.BLOCKS
+        return WaitReason.TENANT if barred else None
 
     def _admit(self, seq: Sequence, batch: Batch, now_s: float) -> WaitReason | None:
         """Let one sequence in and plan its first row; else the reason why not, and nothing has changed."""
         if not self.roster.has_slot:
             return WaitReason.SLOTS
         left = prefill_left(batch, batch.num_decodes, self.cost, self._limits, self._ledger.block_size)
-        if left <= 0:
-            return WaitReason.TOKENS
+        limit = tenant_limit(seq, self.roster.running, self._ledger) if left > 0 else WaitReason.TOKENS
+        if limit is not None:
+            return limit
         leader, cached, spared = self._shortcut(seq)
         count = len(seq.tokens) - cached
         if self._limits.chunked_prefill:
@@ -209,7 +235,8 @@ class Planner:
             seq.life.first_scheduled_s = now_s
             seq.life.cached_tokens = 0 if leader is not None else cached
             self._num_admitted += 1
-            self.rate.note(now_s, seq.num_prompt)
+            self.rate.note(seq.num_prompt)
+            seq.account.give_prompt(seq.num_prompt - cached)
 
     def _begin(self, seq: Sequence, count: int, batch: Batch) -> None:
         grant = self._ledger.reserve(seq.request_id, seq.num_computed, seq.num_computed + count)
@@ -241,13 +268,14 @@ class Planner:
         cached, unheld = self._ledger.probe(seq.tokens, seq.chain, seq.max_cached)
         return None, cached, cached // self._ledger.block_size - unheld
 
-    def _view(self, now_s: float) -> BatchView:
-        return BatchView(
-            now_s=now_s,
-            num_running=len(self.roster.running),
-            num_preempted=len(self._queue.returning),
-            num_waiting=self._queue.num_waiting,
-            num_admitted=self._num_admitted,
-            oldest_arrival_s=self._queue.oldest_arrival_s,
-            max_num_seqs=self._limits.max_num_seqs,
-        )
+
+def _view(queue: WaitQueue, roster: Roster, num_admitted: int, now_s: float) -> BatchView:
+    return BatchView(
+        now_s=now_s,
+        num_running=len(roster.running),
+        num_preempted=len(queue.returning),
+        num_waiting=queue.num_waiting,
+        num_admitted=num_admitted,
+        oldest_arrival_s=queue.oldest_arrival_s,
+        max_num_seqs=roster.num_slots,
+    )

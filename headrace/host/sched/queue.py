@@ -1,7 +1,7 @@
 """Those who wait: in which order, since when, and why.
 
-Three places: `returning` (preempted, always first), `fresh` (never ran), and parked (siblings whose leader's
-prompt is being computed). Order within the first two is (priority, arrival).
+Three places: `returning` (preempted, always first, by rank), `fresh` (never ran, in fair order), and parked
+(siblings whose leader's prompt is being computed).
 
 The time waited is booked by reason without touching each sequence in each step: one clock per queue adds the
 seconds between plans to the reason that held back its head; a sequence notes the clock when it enters and
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from headrace.base.errors import InvariantError
 from headrace.base.ids import RequestId
+from headrace.host.sched.fair.line import FairLine
 from headrace.host.sched.sequence import Sequence, WaitReason
 
 
@@ -35,12 +36,17 @@ class ReasonClock:
 
 
 class WaitQueue:
-    """Waiting sequences in the order in which they should run."""
+    """Waiting sequences in the order in which they should run.
 
-    def __init__(self, now_s: float) -> None:
+    Args:
+        now_s: monotonic seconds.
+        ageing_s: see `FairLine`.
+    """
+
+    def __init__(self, now_s: float, ageing_s: float) -> None:
         self.clock = ReasonClock(now_s)
         self.returning: list[Sequence] = []
-        self.fresh: list[Sequence] = []
+        self.fresh = FairLine(ageing_s)
         self.num_parked = 0
         self.num_tokens = 0
         """Prompt tokens of sequences that wait for their first step."""
@@ -93,7 +99,7 @@ class WaitQueue:
         since_s, before = self._since.pop(seq.request_id)
         waits = seq.life.waits
         if before is not None:
-            _cut(self.fresh, seq)
+            self.fresh.remove(seq)
             after = self.clock.snapshot()
             for reason, seconds in after.items():
                 if seconds > before[reason]:
@@ -106,6 +112,7 @@ class WaitQueue:
             waits[WaitReason.LEADER] = now_s - since_s
             self._unpark(seq)
         self.num_tokens -= self._tokens_of(seq)
+        seq.account.num_waiting -= 1
         del self._arrivals[seq.request_id]
 
     def overdue(self, deadline_s: float) -> list[Sequence]:
@@ -119,10 +126,10 @@ class WaitQueue:
         Raises:
             InvariantError: something does not add up.
         """
-        for line in (self.returning, self.fresh):
-            ranks = [s.rank for s in line]
-            if ranks != sorted(set(ranks)):
-                raise InvariantError(f"the queue is out of order: {ranks}")
+        ranks = [s.rank for s in self.returning]
+        if ranks != sorted(set(ranks)):
+            raise InvariantError(f"the queue is out of order: {ranks}")
+        self.fresh.check()
         parked = [s for group in self._parked.values() for s in group]
         waiting = [*self.fresh, *parked]
         if len(parked) != self.num_parked or len(self._since) != self.num_total:
@@ -141,10 +148,11 @@ class WaitQueue:
     def _enter(self, seq: Sequence) -> None:
         self._arrivals[seq.request_id] = seq.life.arrival_s
         self.num_tokens += self._tokens_of(seq)
+        seq.account.num_waiting += 1
 
     def _join(self, seq: Sequence, now_s: float) -> None:
         self.clock.advance(now_s)
-        insort(self.fresh, seq, key=_rank)
+        self.fresh.add(seq)
         self._since[seq.request_id] = (now_s, self.clock.snapshot())
 
     def _unpark(self, seq: Sequence) -> None:
@@ -157,7 +165,7 @@ class WaitQueue:
             del self._parked[name]
 
 
-def _rank(seq: Sequence) -> tuple[int, int]:
+def _rank(seq: Sequence) -> tuple[float, int]:
     return seq.rank
 
 

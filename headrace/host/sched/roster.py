@@ -17,6 +17,8 @@ class Roster:
         self.by_lease: dict[int, Sequence] = {}
         self.ends: list[SlotId] = []
         """Slots left since the last plan."""
+        self.num_bounded = 0
+        """Running sequences of tenants that may hold a part of the KV pool only."""
         self._free = [SlotId(i) for i in reversed(range(num_slots))]
         self._next_lease = 0
 
@@ -37,6 +39,8 @@ class Roster:
         seq.num_computed = seq.num_valid = num_cached
         self._next_lease += 1
         self.by_lease[seq.lease] = seq
+        seq.account.num_running += 1
+        self.num_bounded += seq.has_kv_bound
         insort(self.running, seq, key=_rank)
         return slot
 
@@ -47,6 +51,8 @@ class Roster:
             raise InvariantError(f"request {seq.request_id!r} leaves a slot that it does not have")
         del self.running[i]
         del self.by_lease[seq.lease]
+        seq.account.num_running -= 1
+        self.num_bounded -= seq.has_kv_bound
         self.ends.append(seq.slot)
         self._free.append(seq.slot)
         seq.slot, seq.lease = None, -1
@@ -57,15 +63,16 @@ class Roster:
         ends, self.ends = tuple(dict.fromkeys(self.ends)), []
         return ends
 
-    def victim(self, seq: Sequence, planned: Collection[int]) -> Sequence | None:
+    def victim(self, seq: Sequence, planned: Collection[int], *, own: bool = False) -> Sequence | None:
         """Whom to preempt so that `seq` can go on: the worst rank that is not part of this step yet.
 
-        Never one that ranks before `seq`, so the best-ranked sequence is never evicted and always finishes.
+        Never one that ranks before `seq`, so the best-ranked sequence is never evicted and always finishes;
+        the best-ranked of a tenant neither, when `own` looks among its sequences only.
         """
         for other in reversed(self.running):
             if other.rank <= seq.rank:
                 return None
-            if other.lease not in planned:
+            if other.lease not in planned and (not own or other.account is seq.account):
                 return other
         return None
 
@@ -87,5 +94,5 @@ class Roster:
             raise InvariantError("leases and running sequences differ")
 
 
-def _rank(seq: Sequence) -> tuple[int, int]:
+def _rank(seq: Sequence) -> tuple[float, int]:
     return seq.rank

@@ -1,7 +1,7 @@
 """The scheduler: plan a step, commit its result.
 
 `plan` chooses rows: those who decode first, then prompts under way, then those who wait, under a bound on
-tokens and, while others decode, on time. Blocks are reserved in rank order (priority, arrival); when the pool
+tokens and, while others decode, on time. Blocks are reserved in rank order (`fair/rank`); when the pool
 is dry, the worst rank is preempted and computed again later. The best rank is never preempted, so one always
 finishes.
 
@@ -9,7 +9,7 @@ finishes.
 may run ahead of results by one step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from headrace.base.errors import InvariantError, RequestError
 from headrace.base.ids import RequestId
@@ -20,13 +20,20 @@ from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched import admission
 from headrace.host.sched.audit import check_batch, check_sequences
 from headrace.host.sched.batch import Batch
+from headrace.host.sched.fair.account import Account, Accounts
+from headrace.host.sched.fair.deadlines import Deadlines
+from headrace.host.sched.fair.door import Door
+from headrace.host.sched.fair.rank import rank_of
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.outcome import accept
 from headrace.host.sched.planner import Planner
 from headrace.host.sched.queue import WaitQueue
-from headrace.host.sched.sequence import Sequence, SequenceState, WaitReason
+from headrace.host.sched.sequence import NO_TROUBLE, Sequence, SequenceState, Trouble, WaitReason
 from headrace.host.sched.stats import SchedulerStats
 from headrace.host.sched.view import BatchPolicy
+
+_LATE: Trouble = ("the request's deadline has passed", "DeadlineError")
+_DISPLACED: Trouble = ("the queue is full, and others wait for less; try again later", "OverloadError")
 
 
 class Scheduler:
@@ -48,7 +55,10 @@ class Scheduler:
         self._limits = limits
         self._now_s = now_s
         self._sequences: dict[RequestId, Sequence] = {}
-        self._queue = WaitQueue(now_s())
+        self._queue = WaitQueue(now_s(), limits.ageing_s)
+        self._accounts = Accounts()
+        self._deadlines = Deadlines()
+        self._displaced: list[Delta] = []
         self._planner = Planner(ledger, policy, limits, self._queue)
         self._roster = self._planner.roster
         self._planned: dict[int, Batch] = {}
@@ -75,10 +85,13 @@ class Scheduler:
             raise RequestError(f"request id in use: {', '.join(sorted(names))}", param="request_id")
         for request in requests:
             admission.check_request(request, self._ledger, self._limits)
-        admission.check_queue(requests, self._queue, self._roster.num_free, self._limits, self._planner.rate)
         now_s = self._now_s()
+        account = self._accounts.of(requests[0].terms.tenant, now_s)
+        door = Door(self._queue, account, self._roster.num_free, self._limits, self._planner.rate)
+        for seq in door.enter(requests, now_s):
+            self._displaced.append(self._end(seq, FinishReason.ERROR, now_s, trouble=_DISPLACED))
         for request in requests:
-            self._enqueue(request, now_s)
+            self._enqueue(request, now_s, account)
 
     def abort(self, request_id: RequestId) -> Delta | None:
         """End a request in whatever state; its last delta, None when it is unknown or over."""
@@ -90,13 +103,19 @@ class Scheduler:
         return None if seq is None else self._end(seq, reason, self._now_s())
 
     def expire(self) -> tuple[Delta, ...]:
-        """End requests that have waited longer than `max_queue_s` for their first step."""
-        if self._limits.max_queue_s is None:
-            return ()
-        now_s = self._now_s()
-        text = f"no slot within schedule.max_queue_s = {self._limits.max_queue_s:g} s; try again later"
-        overdue = self._queue.overdue(now_s - self._limits.max_queue_s)
-        return tuple(self._end(seq, FinishReason.ERROR, now_s, error=text) for seq in overdue)
+        """End requests that are past their deadline, or waited longer than `max_queue_s` for a first step.
+
+        Those that had to leave a full queue since the last call are told here too.
+        """
+        ended, self._displaced = self._displaced, []
+        now_s, most_s = self._now_s(), self._limits.max_queue_s
+        for seq in self._deadlines.take(now_s):
+            ended.append(self._end(seq, FinishReason.ERROR, now_s, trouble=_LATE))
+        if most_s is not None:
+            text = f"no slot within schedule.max_queue_s = {most_s:g} s; try again later"
+            for seq in self._queue.overdue(now_s - most_s):
+                ended.append(self._end(seq, FinishReason.ERROR, now_s, trouble=(text, "OverloadError")))
+        return tuple(ended)
 
     # ---- a step ----
 
@@ -130,6 +149,7 @@ class Scheduler:
         batch = self._planned.pop(result.step, None)
         if batch is None:
             raise InvariantError(f"step {result.step} was not planned, or is committed already")
+        self._planner.rate.pass_time(result.seconds)
         self._planner.cost.observe(result.seconds, batch.prefill_tokens, batch.num_decodes)
         now_s = self._now_s()
         deltas: list[Delta] = []
@@ -158,6 +178,8 @@ class Scheduler:
         oldest = self._queue.oldest_arrival_s
         if self._limits.max_queue_s is not None and oldest is not None:
             moments.append(oldest + self._limits.max_queue_s)
+        if self._deadlines.next_s is not None:
+            moments.append(self._deadlines.next_s)
         return max(0.0, min(moments) - self._now_s()) if moments else None
 
     @property
@@ -198,32 +220,27 @@ class Scheduler:
 
     # ---- inside ----
 
-    def _enqueue(self, request: Request, now_s: float) -> None:
+    def _enqueue(self, request: Request, now_s: float, account: Account) -> None:
         arrival_s = min(request.arrival_s, now_s) if request.arrival_s > 0.0 else now_s
         chain = KeyChain(Domain.of(request), self._ledger.block_size)
-        seq = Sequence(request, chain, (request.priority, self._num_arrived), arrival_s)
+        rank = rank_of(request, now_s, self._num_arrived, self._limits.ageing_s)
+        seq = Sequence(request, chain, rank, arrival_s, account)
         self._num_arrived += 1
         self._sequences[request.request_id] = seq
-        leader = seq.leader = self._leader_of(seq)
+        self._deadlines.add(seq, len(self._sequences))
+        leader = seq.leader = _leader_of(seq, self._sequences)
         if leader is not None and leader.num_valid < seq.num_prompt - 1:
             self._queue.park(seq, leader.request_id, now_s)
         else:
             self._queue.push(seq, now_s)
 
-    def _leader_of(self, seq: Sequence) -> Sequence | None:
-        """The sequence whose prompt blocks this one can share (not when it needs their log-probs)."""
-        request = seq.request
-        leader = self._sequences.get(request.leader) if request.leader is not None else None
-        if leader is None or leader is seq or request.sampling.prompt_logprobs is not None:
-            return None
-        is_same = leader.request.prompt_ids == request.prompt_ids and leader.chain.domain == seq.chain.domain
-        return leader if is_same else None
-
     def _take(self, seq: Sequence, row: Row, result: RowResult, now_s: float) -> Delta | None:
         if result.error is not None:  # what this row computed is not to be trusted: do not publish it
-            return self._end(seq, FinishReason.ERROR, now_s, error=result.error)
+            return self._end(seq, FinishReason.ERROR, now_s, trouble=(result.error, ""))
         is_first = len(seq.tokens) == seq.num_prompt
         news, finish = accept(seq, row, result)
+        if news.new_ids:
+            seq.account.give_output(len(news.new_ids))
         if is_first and news.new_ids:
             seq.life.first_token_s = now_s
         # Between two tokens of an answer a block becomes full only at a multiple of its size.
@@ -241,7 +258,7 @@ class Scheduler:
         finish: FinishReason,
         now_s: float,
         *,
-        error: str | None = None,
+        trouble: Trouble = NO_TROUBLE,
         news: Delta | None = None,
     ) -> Delta:
         """The one way out, from every state."""
@@ -254,7 +271,7 @@ class Scheduler:
         seq.state = SequenceState.FINISHED
         del self._sequences[seq.request_id]
         self._queue.release(seq.request_id, now_s)
-        return seq.closing_delta(finish, now_s, error=error, news=news)
+        return seq.closing_delta(finish, now_s, trouble=trouble, news=news)
 
     def _check_no_stall(self, reason: WaitReason | None) -> None:
         if self._planned:
@@ -265,3 +282,13 @@ class Scheduler:
                 f"stalled: {len(self._roster.running)} running, {self._queue.num_total} waiting, "
                 f"no row planned (reason {reason}), {self._ledger.available_blocks} blocks available"
             )
+
+
+def _leader_of(seq: Sequence, sequences: Mapping[RequestId, Sequence]) -> Sequence | None:
+    """The sequence whose prompt blocks this one can share (not when it needs their log-probs)."""
+    request = seq.request
+    leader = sequences.get(request.leader) if request.leader is not None else None
+    if leader is None or leader is seq or request.sampling.prompt_logprobs is not None:
+        return None
+    is_same = leader.request.prompt_ids == request.prompt_ids and leader.chain.domain == seq.chain.domain
+    return leader if is_same else None

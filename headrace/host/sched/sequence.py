@@ -9,6 +9,12 @@ from headrace.base.request import FinishReason, Request
 from headrace.base.step import Delta, SequenceTiming
 from headrace.base.tasks import Pooling
 from headrace.host.kv.keys import KeyChain
+from headrace.host.sched.fair.account import Account
+from headrace.host.sched.fair.rank import Rank
+
+Trouble = tuple[str | None, str]
+"""Why a sequence failed, and the class of the error in `base/errors`."""
+NO_TROUBLE: Trouble = (None, "")
 
 
 class SequenceState(Enum):
@@ -31,6 +37,8 @@ class WaitReason(Enum):
     """Its leader's prompt, which it will share, is not computed yet."""
     WINDOW = "policy_window"
     PREEMPTED = "preempted"
+    TENANT = "tenant_limit"
+    """Its tenant has as many running, or as much of the KV pool, as it may."""
 
 
 @dataclass(slots=True)
@@ -60,17 +68,20 @@ class Sequence:
     Args:
         request: what was asked.
         chain: its block keys.
-        rank: (priority, number of arrival): lower runs first and is preempted last.
+        rank: lower runs first and is preempted last.
         arrival_s: monotonic seconds.
+        account: whom it counts for.
 
     Raises:
         InvariantError: `max_tokens` is not resolved.
     """
 
     __slots__ = (
+        "account",
         "chain",
         "draws",
         "end_ids",
+        "has_kv_bound",
         "leader",
         "lease",
         "life",
@@ -91,13 +102,18 @@ class Sequence:
         "tokens",
     )
 
-    def __init__(self, request: Request, chain: KeyChain, rank: tuple[int, int], arrival_s: float) -> None:
+    def __init__(
+        self, request: Request, chain: KeyChain, rank: Rank, arrival_s: float, account: Account
+    ) -> None:
         if request.sampling.max_tokens is None:
             raise InvariantError(f"request {request.request_id!r} has no max_tokens")
         self.request = request
         self.request_id: RequestId = request.request_id
         self.chain = chain
         self.rank = rank
+        self.account = account
+        # Fixed for this stay, whatever bounds later requests of the tenant bring.
+        self.has_kv_bound = request.terms.tenant.kv_share < 1
         self.life = Life(arrival_s)
         self.tokens = list(request.prompt_ids)
         self.num_prompt = len(self.tokens)
@@ -153,7 +169,7 @@ class Sequence:
         return self.num_prompt_logprobs
 
     def closing_delta(
-        self, finish: FinishReason, now_s: float, *, error: str | None = None, news: Delta | None = None
+        self, finish: FinishReason, now_s: float, *, trouble: Trouble = NO_TROUBLE, news: Delta | None = None
     ) -> Delta:
         """The last delta of this sequence, with the news of its last row."""
         life = self.life
@@ -176,7 +192,8 @@ class Sequence:
             stop_id=news.stop_id,
             cached_tokens=news.cached_tokens,
             num_preempted=life.num_preempted,
-            error=error,
+            error=trouble[0],
+            error_kind=trouble[1],
             timing=timing,
             pooled=news.pooled,
         )
