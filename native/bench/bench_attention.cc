@@ -22,7 +22,7 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Threads that spin between the two phases of attention.
+// Threads that spin between calls.
 class Spinners {
   public:
     explicit Spinners(int n) : n_(n) {
@@ -30,36 +30,30 @@ class Spinners {
     }
     ~Spinners() {
         args_ = nullptr;
-        phase_++;
+        call_++;
         for (auto &w : workers_) w.join();
     }
     void attend(const Kernels &k, const AttentionArgs &a) {
         kernels_ = &k;
         args_ = &a;
-        for (int p = 0; p < 2; p++) {
-            done_ = 0;
-            const int phase = ++phase_;
-            step(0, phase);
-            while (done_ != n_ - 1) {}
-        }
+        done_ = 0;
+        ++call_;
+        kernels_->attention(args_, 0, n_);
+        while (done_ != n_ - 1) {}
     }
 
   private:
-    void step(int thread, int phase) {
-        if (phase % 2) kernels_->attention_partial(args_, thread, n_);
-        else kernels_->attention_merge(args_, thread, n_);
-    }
     void loop(int thread) {
         for (int seen = 0;;) {
-            while (phase_ == seen) {}
+            while (call_ == seen) {}
             seen++;
             if (args_ == nullptr) return;
-            step(thread, seen);
+            kernels_->attention(args_, thread, n_);
             done_++;
         }
     }
     int n_;
-    std::atomic<int> phase_{0}, done_{0};
+    std::atomic<int> call_{0}, done_{0};
     std::atomic<const AttentionArgs *> args_{nullptr};
     const Kernels *kernels_ = nullptr;
     std::vector<std::thread> workers_;
@@ -100,13 +94,14 @@ void bench(const Kernels &kernels, const Case &c, int threads, KVType type) {
     const Batch batch = {1, c.tokens, ids.data(), positions.data(), row_of.data(), starts, lens, table.data(), blocks};
     std::vector<float> q((size_t)c.tokens * ld, 0.02f), out(q.size());
     std::vector<float> scratch(attention_scratch_floats(c.tokens, 1, c.heads, c.head_size, length));
+    uint32_t arrivals[kAttentionShares] = {};
     Spinners pool_of_threads(threads);
     std::vector<double> times;
     const int repeats = c.tokens > 1 ? 9 : layers * 5;
     for (int i = 0; i < repeats; i++) {
         const KVLayer kv = {type, 16, c.kv_heads, c.head_size, (uint8_t *)pool + layer_bytes * (i % layers)};
         const AttentionArgs args = {&batch, &kv, q.data(), (size_t)ld, out.data(), (size_t)ld, c.heads,
-                                    1 / std::sqrt((float)c.head_size), 0, 0, scratch.data()};
+                                    1 / std::sqrt((float)c.head_size), 0, 0, scratch.data(), arrivals};
         const double start = now();
         pool_of_threads.attend(kernels, args);
         times.push_back(now() - start);
@@ -151,13 +146,14 @@ void bench_shared(const Kernels &kernels, const Case &c, int threads, KVType typ
     }
     std::vector<float> q((size_t)rows * ld, 0.02f), out(q.size());
     std::vector<float> scratch(attention_scratch_floats(rows, rows, c.heads, c.head_size, length));
+    uint32_t arrivals[kAttentionShares] = {};
     Spinners pool_of_threads(threads);
     std::vector<double> times[2];
     for (int i = 0; i < layers * 10; i++) {
         batch.shared = i / layers % 2 ? shared : SharedPrefixes{};
         const KVLayer kv = {type, 16, c.kv_heads, c.head_size, (uint8_t *)pages.data + layer_bytes * (i % layers)};
         const AttentionArgs args = {&batch, &kv, q.data(), (size_t)ld, out.data(), (size_t)ld, c.heads,
-                                    1 / std::sqrt((float)c.head_size), 0, 0, scratch.data()};
+                                    1 / std::sqrt((float)c.head_size), 0, 0, scratch.data(), arrivals};
         const double start = now();
         pool_of_threads.attend(kernels, args);
         times[i / layers % 2].push_back(now() - start);

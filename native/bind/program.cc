@@ -96,9 +96,7 @@ void add_attention(BoundProgram &p, std::tuple<RefTuple, RefTuple, RefTuple> qkv
     p.program->add(std::move(write), nullptr);
     op.a = to_ref(std::get<0>(qkv));
     op.out = to_ref(out);
-    op.kind = OpKind::AttentionPartial;
-    p.program->add(op, nullptr);
-    op.kind = OpKind::AttentionMerge;
+    op.kind = OpKind::Attention;
     p.program->add(std::move(op), nullptr);
 }
 

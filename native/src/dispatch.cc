@@ -36,7 +36,7 @@ namespace {
 
 #define HEADRACE_TABLE(isa)                                                                                          \
     {#isa, isa::quantize_rows, isa::matmul, isa::embed, isa::rms_norm, isa::head_norm, isa::rope, isa::kv_write,     \
-     isa::attention_partial, isa::attention_merge, isa::glu, isa::add, isa::softcap, isa::sample, isa::logprobs}
+     isa::attention, isa::glu, isa::add, isa::softcap, isa::sample, isa::logprobs}
 
 const Kernels kPortable = HEADRACE_TABLE(portable);
 #if defined(HEADRACE_HAS_AVX2)

@@ -24,7 +24,7 @@ size_t bytes_of_rows(int32_t rows, int32_t ld) { return round_up(checked_product
 
 const char *name_of(OpKind kind) {
     static const char *const names[] = {"embed", "rms_norm", "quantize", "matmul", "gated_matmul", "head_norm", "rope",
-                                        "kv_write", "attention_partial", "attention_merge", "glu", "add", "select",
+                                        "kv_write", "attention", "glu", "add", "select",
                                         "softcap", "copy"};
     return names[static_cast<int>(kind)];
 }
@@ -154,7 +154,7 @@ void Program::check_op(const Op &op, const FloatVector *vector) const {
                 expect_width("the weight of head_norm", vector->size, op.head_size);
             }
             return;
-        case OpKind::KVWrite: case OpKind::AttentionPartial: case OpKind::AttentionMerge:
+        case OpKind::KVWrite: case OpKind::Attention:
             need(op.a);
             if (op.kind == OpKind::KVWrite) need(op.b);
             check_attention(op);
@@ -302,9 +302,8 @@ Shares Program::plan_gated_shares(const Op &op, int threads) const {
 // With many rows every thread does the same kind of share, so operations between two barriers are one stage of chunks.
 void Program::plan_stages() {
     for (int32_t i = 0; i < static_cast<int32_t>(ops_.size()); i++) {
-        if (i == 0 || ops_[i].barrier[0]) stages_.push_back({i, i, true});
+        if (i == 0 || ops_[i].barrier[0]) stages_.push_back({i, i});
         stages_.back().end = i + 1;
-        stages_.back().only_merges &= ops_[i].kind == OpKind::AttentionMerge;
     }
     if (pool_->size() > 1 && pool_->size() <= kMaxClaimingThreads) claims_ = std::make_unique<ChunkClaims>(*pool_, stages_.size());
 }
@@ -312,7 +311,7 @@ void Program::plan_stages() {
 void Program::place_scratch() {
     size_t floats = 0;
     for (const Op &op : ops_)
-        if (op.kind == OpKind::AttentionPartial)
+        if (op.kind == OpKind::Attention)
             floats = std::max(floats, attention_scratch_floats(limits_.max_tokens, limits_.max_rows, op.attention.heads,
                                                                op.attention.head_size,
                                                                limits_.table_width * kv_->shape().block_size));

@@ -59,11 +59,11 @@ void BarrierPlan::collect(const Op &op, int mode) {
             touch(op.out, true, heads, op.head_size);
             break;
         case OpKind::KVWrite:
-            touch(op.a, false, Share::Other);
-            touch(op.b, false, Share::Other);
+            touch(op.a, false, heads, op.attention.head_size);
+            touch(op.b, false, heads, op.attention.head_size);
             touch_whole(Space::Layer, op.layer, true);
             break;
-        case OpKind::AttentionPartial: case OpKind::AttentionMerge:
+        case OpKind::Attention:
             touch(op.a, false, Share::Other);
             touch(op.out, true, Share::Other);
             touch_whole(Space::Layer, op.layer, false);

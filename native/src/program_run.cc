@@ -29,8 +29,7 @@ class Executor {
             case OpKind::HeadNorm: return head_norm(op);
             case OpKind::Rope: return rope(op);
             case OpKind::KVWrite: return kv_write(op);
-            case OpKind::AttentionPartial: return attention(op, k_.attention_partial);
-            case OpKind::AttentionMerge: return attention(op, k_.attention_merge);
+            case OpKind::Attention: return attention(op);
             case OpKind::Glu: return glu(op);
             case OpKind::Add: return add(op);
             case OpKind::Select: return select(op);
@@ -131,34 +130,37 @@ class Executor {
         }
     }
     // f(rows, first head, heads): split by rows, or by heads when rows are few
-    template <class F> void by_rows_or_heads(const Op &op, F f) {
-        if (!few()) return f(my_rows(), 0, op.heads);
+    template <class F> void by_rows_or_heads(int32_t all_heads, F f) {
+        if (!few()) return f(my_rows(), 0, all_heads);
         Range heads;
-        share_of(op.heads, thread_, threads_, &heads.begin, &heads.end);
+        share_of(all_heads, thread_, threads_, &heads.begin, &heads.end);
         if (heads.begin < heads.end) f(Range{0, rows_}, heads.begin, heads.end - heads.begin);
     }
     void head_norm(const Op &op) {
-        by_rows_or_heads(op, [&](Range r, int32_t first, int32_t heads) {
+        by_rows_or_heads(op.heads, [&](Range r, int32_t first, int32_t heads) {
             k_.head_norm(at(op.out) + size_t(first) * op.head_size, ld(op.out), op.vector, op.number, heads, op.head_size,
                          r.begin, r.end);
         });
     }
     void rope(const Op &op) {
-        by_rows_or_heads(op, [&](Range r, int32_t first, int32_t heads) {
+        by_rows_or_heads(op.heads, [&](Range r, int32_t first, int32_t heads) {
             k_.rope(at(op.out) + size_t(first) * op.head_size, ld(op.out), op.angles.cosines, op.angles.sines, in_.rope_rows,
                     heads, op.head_size, op.angles.half, r.begin, r.end);
         });
     }
     void kv_write(const Op &op) {
         const KVLayer layer = p_.kv_->layer(op.layer);
-        k_.kv_write(&in_.batch, &layer, at(op.a), ld(op.a), at(op.b), ld(op.b), thread_, threads_);
+        by_rows_or_heads(op.attention.kv_heads, [&](Range r, int32_t first, int32_t heads) {
+            k_.kv_write(&in_.batch, &layer, at(op.a), ld(op.a), at(op.b), ld(op.b), r.begin, r.end, first, first + heads);
+        });
     }
-    void attention(const Op &op, void (*phase)(const AttentionArgs *, int32_t, int32_t)) {
+    void attention(const Op &op) {
         const KVLayer layer = p_.kv_->layer(op.layer);
         const AttentionShape &shape = op.attention;
         const AttentionArgs args = {&in_.batch, &layer, at(op.a), ld(op.a), at(op.out), ld(op.out), shape.heads,
-                                    shape.scale, shape.softcap, shape.window, p_.attention_scratch_, p_.pool_->size()};
-        phase(&args, thread_, threads_);
+                                    shape.scale, shape.softcap, shape.window, p_.attention_scratch_, p_.attention_arrivals_,
+                                    p_.pool_->size()};
+        k_.attention(&args, thread_, threads_);
     }
     void glu(const Op &op) {
         Range r = my_rows(), columns = {0, op.a.width};
@@ -229,11 +231,8 @@ void Program::run(const StepInputs &given) {
         pool_->run([&](int thread, int threads) { run_shares(inputs, thread, threads); });
         return;
     }
-    const int32_t *positions = inputs.batch.positions;
-    const bool merges = std::any_of(positions, positions + inputs.batch.num_tokens, [](int32_t p) { return p >= kAttentionSplit; });
-    for (size_t i = 0; i < stages_.size(); i++)
-        if (merges || !stages_[i].only_merges) claims_->open(i);
-    pool_->run([&](int thread, int) { run_claimed(inputs, thread, merges); });
+    for (size_t i = 0; i < stages_.size(); i++) claims_->open(i);
+    pool_->run([&](int thread, int) { run_claimed(inputs, thread); });
 }
 
 void Program::run_shares(const StepInputs &inputs, int thread, int threads) {
@@ -247,11 +246,10 @@ void Program::run_shares(const StepInputs &inputs, int thread, int threads) {
     }
 }
 
-void Program::run_claimed(const StepInputs &inputs, int thread, bool merges) {
+void Program::run_claimed(const StepInputs &inputs, int thread) {
     Stopwatch watch(timing_ && thread == 0);
     const int chunks = claims_->chunks();
     for (size_t i = 0; i < stages_.size(); i++) {
-        if (!merges && stages_[i].only_merges) continue;
         int done = 0;
         for (int chunk; (chunk = claims_->take(i, thread)) >= 0; done++) {
             Executor executor(*this, inputs, chunk, chunks, true);

@@ -97,7 +97,7 @@ class World {
         Step t = step(rows, false);
         const std::vector<float> key = gather(t, keys, s.kv_heads), value = gather(t, values, s.kv_heads);
         const size_t ld = (size_t)s.kv_heads * s.head_size;
-        for (int32_t i = 0; i < threads; i++) k.kv_write(&t.batch, &kv, key.data(), ld, value.data(), ld, i, threads);
+        for (int32_t i = 0; i < threads; i++) k.kv_write(&t.batch, &kv, key.data(), ld, value.data(), ld, t.batch.num_tokens * i / threads, t.batch.num_tokens * (i + 1) / threads, 0, s.kv_heads);
     }
 
     void write_all(const Kernels &k) {
@@ -124,17 +124,18 @@ class World {
         const int32_t longest = *std::max_element(t.lens.begin(), t.lens.end());
         const size_t floats = attention_scratch_floats(t.batch.num_tokens, t.batch.num_rows, s.heads, s.head_size, longest);
         std::vector<float> scratch(floats + 16, 12345.0f);
+        uint32_t arrivals[kAttentionShares] = {};
         const size_t ld = (size_t)s.heads * s.head_size;
         const AttentionArgs args = {&t.batch, &kv, q.data(), ld, out.data(), ld, s.heads, scale(), s.softcap, s.window,
-                                    scratch.data()};
+                                    scratch.data(), arrivals};
         if (parallel) {
             std::vector<std::thread> pool;
-            for (int32_t i = 0; i < threads; i++) pool.emplace_back([&, i] { k.attention_partial(&args, i, threads); });
+            for (int32_t i = 0; i < threads; i++) pool.emplace_back([&, i] { k.attention(&args, i, threads); });
             for (auto &p : pool) p.join();
         } else {
-            for (int32_t i = threads; i-- > 0;) k.attention_partial(&args, i, threads);
+            for (int32_t i = threads; i-- > 0;) k.attention(&args, i, threads);
         }
-        for (int32_t i = threads; i-- > 0;) k.attention_merge(&args, i, threads);
+        for (const uint32_t count : arrivals) check(count == 0, "a share was not waited for");
         for (int i = 0; i < 16; i++) check(scratch[floats + i] == 12345.0f, "scratch written past its end");
         return out;
     }

@@ -156,7 +156,8 @@ void check_kv_write() {
             on_all("kv_write", bytes / 4, [&](const Kernels &kernels, float *pool) {
                 const KVLayer kv = {type, block, kv_heads, dims, (uint8_t *)pool};
                 const size_t ld = (size_t)kv_heads * dims;
-                for (int32_t t = 0; t < 3; t++) kernels.kv_write(&batch, &kv, k.data(), ld, v.data(), ld, t, 3);
+                for (int32_t t = 0; t < 4; t++)
+                    kernels.kv_write(&batch, &kv, k.data(), ld, v.data(), ld, t / 2 * 7, t < 2 ? 7 : tokens, t % 2, t % 2 + 1);
                 if (type != KVType::F32) return;
                 const int32_t unit = block % 16 ? block : 16, p = 20;                // one token by the written layout
                 const size_t per_block = (size_t)block * kv_heads * dims * 2;

@@ -106,8 +106,8 @@ def test_any_split_into_rows_and_chunks_gives_the_same_bits(model, tiny):
 
 
 @pytest.mark.parametrize("starts", [(0, 300, 509), (509, 510, 511), (40, 511, 590)])
-def test_claimed_attention_with_and_without_a_merge_gives_the_same_bits(model, starts):
-    """Splits of 512 keys: steps that end before the second split leave out the merge."""
+def test_claimed_attention_with_and_without_a_cut_gives_the_same_bits(model, starts):
+    """Splits of 512 keys: only items with several of them are cut, and folded by whoever is done last."""
 
     def fresh(threads):
         tiny = Tiny(model, native(threads=threads), block_size=64)

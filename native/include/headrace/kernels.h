@@ -137,6 +137,7 @@ static inline KVUnit kv_unit(KVType type, int32_t block_size, int32_t head_size)
 
 constexpr int32_t kAttentionChunk = 64;      // keys of one online-softmax step
 constexpr int32_t kAttentionSplit = 512;     // keys of one partial softmax
+constexpr int32_t kAttentionShares = 64;     // more threads or chunks than this stay idle in attention
 
 struct AttentionArgs {
     const Batch *batch;
@@ -147,6 +148,7 @@ struct AttentionArgs {
     float scale, softcap;               // softcap 0 = none: s = softcap * tanh(s / softcap)
     int32_t window;                     // 0 = full; else a query at p sees keys in (p - window, p]
     float *scratch;                     // attention_scratch_floats(...) floats, shared by all threads
+    uint32_t *arrivals;                 // [kAttentionShares] zeros, which they are again when all shares are done
     int32_t workers = 0;                // threads at work when shares are more than threads (claimed chunks); 0: as many
 };
 
@@ -178,12 +180,11 @@ struct Kernels {
     // rotate the first 2 * half dims of each head, halves apart (dim i with i + half): angles from tables [P][half]
     void (*rope)(float *x, size_t ldx, const float *cosines, const float *sines, const int32_t *positions,
                  int32_t heads, int32_t head_size, int32_t half, int32_t row_begin, int32_t row_end);
+    // KV heads [head_begin, head_end) of tokens [token_begin, token_end); k and v begin with head 0 of token 0
     void (*kv_write)(const Batch *batch, const KVLayer *kv, const float *k, size_t ldk, const float *v, size_t ldv,
-                     int32_t thread, int32_t threads);
-    // two phases with a barrier between them: partial softmaxes of fixed splits, then their merge in order; without a
-    // position >= kAttentionSplit there is nothing to merge
-    void (*attention_partial)(const AttentionArgs *args, int32_t thread, int32_t threads);
-    void (*attention_merge)(const AttentionArgs *args, int32_t thread, int32_t threads);
+                     int32_t token_begin, int32_t token_end, int32_t head_begin, int32_t head_end);
+    // partial softmaxes of fixed splits; whoever is done last with an item that several threads share folds them in order
+    void (*attention)(const AttentionArgs *args, int32_t thread, int32_t threads);
     // y = act(gate) * up; kind 0 silu, 1 gelu (tanh form); columns [col_begin, col_end)
     void (*glu)(const float *gate, const float *up, size_t ldx, float *y, size_t ldy, int32_t kind,
                 int32_t row_begin, int32_t row_end, int32_t col_begin, int32_t col_end);

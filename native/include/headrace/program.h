@@ -41,7 +41,7 @@ struct Buffer { size_t offset; int32_t ld; Rows rows; size_t private_offset; };
 struct QuantBuffer { size_t offset; int32_t k; Rows rows; size_t private_offset; };
 
 enum class OpKind : int32_t {
-    Embed, RmsNorm, Quantize, Matmul, GatedMatmul, HeadNorm, Rope, KVWrite, AttentionPartial, AttentionMerge,
+    Embed, RmsNorm, Quantize, Matmul, GatedMatmul, HeadNorm, Rope, KVWrite, Attention,
     Glu, Add, Select, Softcap, Copy, kCount
 };
 const char *name_of(OpKind kind);
@@ -150,7 +150,7 @@ class Program {
     Shares plan_gated_shares(const Op &op, int count) const;
     void plan_stages();
     void run_shares(const StepInputs &inputs, int thread, int threads);
-    void run_claimed(const StepInputs &inputs, int thread, bool merges);
+    void run_claimed(const StepInputs &inputs, int thread);
     void place_scratch();
 
     std::shared_ptr<ThreadPool> pool_;
@@ -163,7 +163,7 @@ class Program {
     std::vector<QuantBuffer> quants_;
     std::vector<MatrixGroup> groups_;
     std::vector<Op> ops_;
-    struct Stage { int32_t begin, end; bool only_merges; };
+    struct Stage { int32_t begin, end; };
     std::vector<Stage> stages_;         // of many rows: operations between two barriers
     std::unique_ptr<ChunkClaims> claims_;    // null: shares are static for many rows too
     std::mutex one_step_;
@@ -176,6 +176,7 @@ class Program {
     std::vector<int32_t> shared_rows_, shared_keys_;        // memory of share_prefixes
     std::vector<uint8_t> shared_listed_;
     float *attention_scratch_ = nullptr;
+    uint32_t attention_arrivals_[kAttentionShares] = {};
     double seconds_[static_cast<int>(OpKind::kCount)] = {};
 };
 

@@ -334,7 +334,7 @@ void add_token(Work *w, int32_t at, int32_t token) {
     for (int32_t h = 0; h < w->count(); h++) w->strip.token[at + h] = token, w->strip.head[at + h] = w->heads.begin + h;
 }
 
-// Splits [begin, end) of a strip of one row; slot >= 0: they are stored for the merge.
+// Splits [begin, end) of a strip of one row; slot >= 0: they are stored for `arrive`.
 template <class T> void attend_strip(Work &w, int32_t begin, int32_t end, int32_t slot) {
     const AttentionArgs &a = *w.args;
     const Item &item = *w.item;
@@ -434,12 +434,43 @@ HR_INLINE int order_of(const Item &a, const Item &b) {
     return a.group == b.group ? 0 : a.group < b.group ? -1 : 1;
 }
 
-// The items of a share, each attended to when the next one is known.
-template <class T> void attend_share(const AttentionArgs &a, const Shape &shape, const Cut &from, const Cut &to) {
+// Folds the stored splits of one row of a cut item.
+void fold_row(const AttentionArgs &a, const HeadRange &heads, const Item &item, int32_t slot, int32_t splits, int32_t row) {
+    const int32_t dims = a.kv->head_size, count = heads.end - heads.begin;
+    const int32_t last = a.batch->positions[item.token_begin + row / count];
+    const int32_t first_split = first_key(last, a.window) / kSplit, last_split = last / kSplit;
+    alignas(64) float total[kMaxHead];
+    const float *part = part_at(a, splits, slot, first_split - item.split_begin, row);
+    float maximum = part[0], weight = part[1];
+    std::memcpy(total, part + kPartHeader, dims * sizeof(float));
+    for (int32_t split = first_split + 1; split <= last_split; split++) {
+        part = part_at(a, splits, slot, split - item.split_begin, row);
+        fold(&maximum, &weight, total, part[0], part[1], part + kPartHeader, dims);
+    }
+    finish(total, weight, output_of(a, item.token_begin + row / count, heads.begin + row % count), dims);
+}
+
+// A share has stored its part of a cut item: the last one to come here folds all of it.
+void arrive(const AttentionArgs &a, const Shape &shape, const Cut *cuts, const Item &item, int32_t slot) {
+    uint32_t parts = 1;
+    for (int32_t t = 1, split = 0; t < shape.threads; t++)
+        if (cuts[t].slot == slot && cuts[t].split != split) parts++, split = cuts[t].split;
+    if (__atomic_add_fetch(a.arrivals + slot, 1u, __ATOMIC_ACQ_REL) < parts) return;
+    __atomic_store_n(a.arrivals + slot, 0u, __ATOMIC_RELAXED);
+    const HeadRange heads = heads_of(shape, item.group);
+    const int32_t splits = max_splits(a), rows = (item.token_end - item.token_begin) * (heads.end - heads.begin);
+    for (int32_t row = 0; row < rows; row++) fold_row(a, heads, item, slot, splits, row);
+}
+
+// The items of share `thread`, each attended to when the next one is known.
+template <class T> void attend_share(const AttentionArgs &a, const Shape &shape, const Cut *cuts, int32_t thread) {
+    const Cut &from = cuts[thread], &to = cuts[thread + 1];
     struct { Item item; int32_t begin, end, slot; } held = {};
     bool holds = false;
     const auto attend_held = [&](const Next &next) {
-        if (holds) attend_item<T>(a, shape, held.item, held.begin, held.end, held.slot, next);
+        if (!holds) return;
+        attend_item<T>(a, shape, held.item, held.begin, held.end, held.slot, next);
+        if (held.slot >= 0) arrive(a, shape, cuts, held.item, held.slot);
     };
     each_strip(a, shape, [&](const Item &strip, int64_t) {
         Item item = strip;
@@ -460,53 +491,16 @@ template <class T> void attend_share(const AttentionArgs &a, const Shape &shape,
     attend_held({nullptr, 0, 0, 0, 0});
 }
 
-// Folds the stored splits of one row of a cut item.
-void merge_row(const AttentionArgs &a, const Shape &shape, const Cut &cut, int32_t splits, int32_t row) {
-    const Item &item = cut.item;
-    const HeadRange heads = heads_of(shape, item.group);
-    const int32_t dims = a.kv->head_size;
-    const int32_t last = a.batch->positions[item.token_begin + row / (heads.end - heads.begin)];
-    const int32_t first_split = first_key(last, a.window) / kSplit, last_split = last / kSplit;
-    alignas(64) float total[kMaxHead];
-    const float *part = part_at(a, splits, cut.slot, first_split - item.split_begin, row);
-    float maximum = part[0], weight = part[1];
-    std::memcpy(total, part + kPartHeader, dims * sizeof(float));
-    for (int32_t split = first_split + 1; split <= last_split; split++) {
-        part = part_at(a, splits, cut.slot, split - item.split_begin, row);
-        fold(&maximum, &weight, total, part[0], part[1], part + kPartHeader, dims);
-    }
-    const int32_t count = heads.end - heads.begin;
-    finish(total, weight, output_of(a, item.token_begin + row / count, heads.begin + row % count), dims);
-}
-
 }  // namespace
 
-void attention_partial(const AttentionArgs *args, int32_t thread, int32_t threads) {
+void attention(const AttentionArgs *args, int32_t thread, int32_t threads) {
     if (thread >= kMaxThreads) return;
     const Shape shape = shape_of(*args, threads);
     Cut cuts[kMaxThreads + 1];
     make_cuts(*args, shape, cuts);
-    if (args->kv->type == KVType::F16) attend_share<Half>(*args, shape, cuts[thread], cuts[thread + 1]);
-    else if (args->kv->type == KVType::F32) attend_share<Single>(*args, shape, cuts[thread], cuts[thread + 1]);
-    else attend_share<Byte>(*args, shape, cuts[thread], cuts[thread + 1]);
-}
-
-void attention_merge(const AttentionArgs *args, int32_t thread, int32_t threads) {
-    if (threads == 1 || thread >= kMaxThreads) return;
-    const Shape shape = shape_of(*args, threads);
-    Cut cuts[kMaxThreads + 1];
-    make_cuts(*args, shape, cuts);
-    const int32_t splits = max_splits(*args);
-    int32_t turn = 0, done = -1;
-    for (int32_t t = 1; t < shape.threads; t++) {
-        const Cut &cut = cuts[t];
-        if (cut.slot <= done) continue;          // not cut, or seen at an earlier place
-        done = cut.slot;
-        const HeadRange heads = heads_of(shape, cut.item.group);
-        const int32_t rows = (cut.item.token_end - cut.item.token_begin) * (heads.end - heads.begin);
-        for (int32_t row = 0; row < rows; row++)
-            if (turn++ % shape.threads == thread) merge_row(*args, shape, cut, splits, row);
-    }
+    if (args->kv->type == KVType::F16) attend_share<Half>(*args, shape, cuts, thread);
+    else if (args->kv->type == KVType::F32) attend_share<Single>(*args, shape, cuts, thread);
+    else attend_share<Byte>(*args, shape, cuts, thread);
 }
 
 }  // namespace HR_ISA

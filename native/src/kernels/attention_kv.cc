@@ -78,12 +78,12 @@ void write_bytes(const Place &place, const float *k, const float *v, const float
 }  // namespace
 
 void kv_write(const Batch *batch, const KVLayer *kv, const float *k, size_t ldk, const float *v, size_t ldv,
-              int32_t thread, int32_t threads) {
-    const int64_t items = (int64_t)batch->num_tokens * kv->kv_heads;
+              int32_t token_begin, int32_t token_end, int32_t head_begin, int32_t head_end) {
     const int32_t dims = kv->head_size;
     const KVUnit unit = kv_unit(kv->type, kv->block_size, dims);
-    for (int64_t i = items * thread / threads; i < items * (thread + 1) / threads; i++) {
-        const int32_t token = (int32_t)(i / kv->kv_heads), head = (int32_t)(i % kv->kv_heads);
+    const int32_t heads = head_end - head_begin;
+    for (int64_t i = (int64_t)token_begin * heads; i < (int64_t)token_end * heads; i++) {
+        const int32_t token = (int32_t)(i / heads), head = head_begin + (int32_t)(i % heads);
         const Place place = place_of(*batch, *kv, unit, token, head);
         const float *key = k + token * ldk + (size_t)head * dims, *value = v + token * ldv + (size_t)head * dims;
         if (kv->type == KVType::F16) write_half(place, key, value, dims);

@@ -2,8 +2,8 @@
 //
 //   item = (batch row, strip of query tokens, group of query heads that share one KV head)
 //   An item walks its keys in splits of 512 (absolute positions). A small item may be cut between two splits: then its
-//   splits are computed by several threads, each split's partial softmax is stored, and the merge phase folds them in
-//   ascending order. An item that is not cut folds its own splits in the same order with the same arithmetic. So the
+//   splits are computed by several threads, each split's partial softmax is stored, and the thread that is done last
+//   folds them in ascending order. An item that is not cut folds its own splits in the same order with the same arithmetic. So the
 //   plan decides who works, never what comes out.
 //
 //   item = (some rows that decode over a common prefix, group of query heads)
@@ -24,7 +24,7 @@ constexpr int32_t kCutRows = 16;      // (token, head) rows of an item that may 
 constexpr int32_t kMaxHead = 256;
 constexpr int32_t kStripRows = 48;    // (token, head) rows of an item
 constexpr int32_t kStripFloats = kStripRows * 128;  // rows of a strip x head size
-constexpr int32_t kMaxThreads = 64;   // more threads than this stay idle in attention
+constexpr int32_t kMaxThreads = kAttentionShares;  // more threads than this stay idle in attention
 constexpr int32_t kPartHeader = 8;    // floats before a stored accumulator: maximum, sum, padding
 
 // The shape of the work of one call.

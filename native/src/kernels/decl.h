@@ -25,9 +25,8 @@ void head_norm(float *x, size_t ldx, const float *weight, float eps, int32_t hea
 void rope(float *x, size_t ldx, const float *cosines, const float *sines, const int32_t *positions, int32_t heads,
           int32_t head_size, int32_t half, int32_t row_begin, int32_t row_end);
 void kv_write(const Batch *batch, const KVLayer *kv, const float *k, size_t ldk, const float *v, size_t ldv,
-              int32_t thread, int32_t threads);
-void attention_partial(const AttentionArgs *args, int32_t thread, int32_t threads);
-void attention_merge(const AttentionArgs *args, int32_t thread, int32_t threads);
+              int32_t token_begin, int32_t token_end, int32_t head_begin, int32_t head_end);
+void attention(const AttentionArgs *args, int32_t thread, int32_t threads);
 void glu(const float *gate, const float *up, size_t ldx, float *y, size_t ldy, int32_t kind, int32_t row_begin,
          int32_t row_end, int32_t col_begin, int32_t col_end);
 void add(const float *a, size_t lda, const float *b, size_t ldb, float *y, size_t ldy, int32_t width,
