@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from headrace.base.errors import HeadraceError, RequestError
 from headrace.base.request import SamplingParams
 from headrace.base.tasks import Pooling
 from headrace.engine.build import OpenedModel, Phases, TextLoading, open_and_build, open_model
+from headrace.engine.chat.prompt import DEFAULTS, ChatOptions, ChatPrompt, Messages
 from headrace.engine.client import CoreClient, LocalClient
 from headrace.engine.frontend import Frontend, Sink, wait_until_idle
 from headrace.engine.intake import Ask, Prepared, Prompt
@@ -204,22 +205,39 @@ class AsyncLLM:
         if not submission.cancelled() and submission.exception() is None:
             self.frontend.cancel(submission.result())
 
+    async def chat_prompt(self, messages: Messages, options: ChatOptions = DEFAULTS) -> ChatPrompt:
+        """The prompt of a conversation, made off the event loop.
+
+        Raises:
+            RequestError: the template refuses, or does not read an option.
+            ContextLengthError: the texts alone are too long.
+        """
+        return await asyncio.to_thread(self.frontend.intake.chat, messages, options)
+
     async def chat(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Messages,
         params: SamplingParams,
         *,
         request_id: str | None = None,
         salt: str = "",
         priority: int = 0,
-        template_kwargs: Mapping[str, Any] | None = None,
+        options: ChatOptions = DEFAULTS,
     ) -> AsyncIterator[RequestOutput]:
-        """`generate` for a conversation.
+        """`generate` for a conversation; `options` carry tools, variables of the template and so on.
 
-        `template_kwargs` go to `ChatTemplate.encode` (`tools`, `add_generation_prompt` and so on).
+        Where the model reasons or may call tools, `ChoiceDelta.parts` have the answer taken apart.
         """
-        ids = await asyncio.to_thread(self.frontend.intake.chat_ids, messages, template_kwargs)
-        outputs = self.generate(ids, params, request_id=request_id, salt=salt, priority=priority)
+        prompt = await self.chat_prompt(messages, options)
+        ask = Ask(
+            prompt=prompt.ids,
+            params=params,
+            request_id=request_id,
+            salt=salt,
+            priority=priority,
+            plan=prompt.plan,
+        )
+        outputs = self._outputs(ask)
         try:
             async for output in outputs:
                 yield output

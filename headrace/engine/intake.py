@@ -17,7 +17,9 @@ from headrace.base.request import MAX_ID_LIST, Request, SamplingParams
 from headrace.base.tasks import BeamSearch, Pooling
 from headrace.base.terms import Terms, caller_terms
 from headrace.compute.sampling.seeds import choice_seed, request_seed
+from headrace.engine.chat.prompt import DEFAULTS, ChatOptions, ChatPrompt, Messages, chat_prompt
 from headrace.engine.text import Text
+from headrace.host.text.parts.splitter import SplitPlan
 
 Prompt = str | Sequence[int]
 MAX_BAD_WORD_TOKENS = 64
@@ -37,6 +39,8 @@ class Ask:
     priority: int = 0
     task: Pooling | BeamSearch | None = None
     terms: Terms = field(default_factory=caller_terms)
+    plan: SplitPlan | None = None
+    """How the answers are split; None: they are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,7 @@ class Prepared:
     params: SamplingParams
     seed: int
     requests: tuple[Request, ...]
+    plan: SplitPlan | None = None
 
 
 class Intake:
@@ -115,20 +120,23 @@ class Intake:
             for i in range(params.n)
         )
         return Prepared(
-            request_id=request_id, prompt_ids=prompt_ids, params=params, seed=seed, requests=requests
+            request_id=request_id,
+            prompt_ids=prompt_ids,
+            params=params,
+            seed=seed,
+            requests=requests,
+            plan=ask.plan,
         )
 
-    def chat_ids(
-        self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any] | None = None
-    ) -> tuple[int, ...]:
-        """The prompt of a conversation.
+    def chat(self, messages: Messages, options: ChatOptions = DEFAULTS) -> ChatPrompt:
+        """The prompt of a conversation, and how answers to it are split.
 
         Raises:
             RequestError: the template refuses.
             ContextLengthError: the texts alone are too long; found before the template and tokenizer run.
         """
         self._check_size(sum(_num_bytes(message.get("content")) for message in messages))
-        return self._text.encode_chat(messages, options or {})
+        return chat_prompt(self._text, messages, options)
 
     def prompt_ids(self, prompt: Prompt, least: int = 1) -> tuple[int, ...]:
         """Token ids of a prompt, checked against vocabulary and context limit.

@@ -12,6 +12,7 @@ from headrace.base.errors import ConfigError, RequestError
 from headrace.base.request import SamplingParams
 from headrace.base.tasks import pooling_of
 from headrace.engine.build import OpenedModel, Phases, open_and_build
+from headrace.engine.chat.prompt import ChatOptions, Messages
 from headrace.engine.client import CoreClient, LocalClient
 from headrace.engine.frontend import Frontend
 from headrace.engine.intake import Ask, Prompt
@@ -20,9 +21,9 @@ from headrace.engine.offline.progress import make_progress
 from headrace.engine.outputs import EmbeddingResult, EngineStats, GenerationResult, RequestOutput
 from headrace.engine.resolve import Resolved
 from headrace.host.text.chat import ChatTemplate
+from headrace.host.text.parts.splitter import SplitPlan
 from headrace.host.text.tokenizer import Tokenizer
-
-Messages = Sequence[Mapping[str, Any]]
+from headrace.host.text.tools.definitions import read_use
 
 
 class LLM:
@@ -114,13 +115,25 @@ class LLM:
         conversations: Messages | Sequence[Messages],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
         progress: bool = True,
         **template_kwargs: Any,
     ) -> list[GenerationResult]:
-        """Answer one conversation or several; arguments and errors as `generate`."""
+        """Answer one conversation or several; errors as `generate`.
+
+        Args:
+            conversations: messages, or a list of such lists.
+            params: for all, or one per conversation; None: `defaults`.
+            tools: what the model may call, in OpenAI's spelling; calls are in `Completion.message`.
+            tool_choice: `none`, `auto`, `required`, or one tool, in OpenAI's spelling.
+            progress: draw a bar on standard error, when that is a terminal.
+            **template_kwargs: variables of the template (`enable_thinking` ...).
+        """
         many: Any = [conversations] if isinstance(conversations[0], Mapping) else conversations
-        prompts = [self._frontend.intake.chat_ids(messages, template_kwargs) for messages in many]
-        return self._run(prompts, params, progress)
+        options = ChatOptions(template_kwargs=template_kwargs, tools=read_use(tools, tool_choice))
+        prompts = [self._frontend.intake.chat(messages, options) for messages in many]
+        return self._run([p.ids for p in prompts], params, progress, [p.plan for p in prompts])
 
     def embed(
         self,
@@ -181,10 +194,12 @@ class LLM:
         prompts: Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
         progress: bool,
+        plans: Sequence[SplitPlan | None] | None = None,
     ) -> list[GenerationResult]:
         each = self._params(params, len(prompts))
+        asked = zip(prompts, each, plans or [None] * len(prompts), strict=True)
         batch = Batch(self._frontend, make_progress(len(prompts), shown=progress))
-        asks = [Ask(prompt=p, params=own) for p, own in zip(prompts, each, strict=True)]
+        asks = [Ask(prompt=p, params=own, plan=plan) for p, own, plan in asked]
         return [gathered.result() for gathered in batch.run(asks)]
 
     def _params(

@@ -18,9 +18,13 @@ from headrace.engine.intake import Prepared
 from headrace.engine.outputs import ChoiceDelta, RequestOutput, Usage
 from headrace.engine.text import Text
 from headrace.host.text.detokenizer import Detokenizer
+from headrace.host.text.parts.events import Part
+from headrace.host.text.parts.splitter import PartSplitter
 from headrace.host.text.stop import StopScanner
 
 PROMPT_TAIL = 8
+TOOL_CALLS = "tool_calls"
+"""The finish reason of an answer that the model ended, with calls in it."""
 
 
 @dataclass(slots=True)
@@ -30,6 +34,7 @@ class _News:
     text: str = ""
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    parts: list[Part] = field(default_factory=list[Part])
 
 
 class Choice:
@@ -54,22 +59,29 @@ class Choice:
                 text.tokenizer,
                 skip_special=params.skip_special_tokens,
                 prompt_tail=prepared.prompt_ids[-PROMPT_TAIL:],
+                shown=text.special_ids(prepared.plan.marks) if prepared.plan is not None else (),
             )
         self._scanner: StopScanner | None = None
         if params.stop:
             self._scanner = StopScanner(params.stop, include=params.include_stop_str_in_output)
         self.stopped_by: str | None = None
         """The stop string that was found; the engine is then told to end the sequence."""
+        self._splitter = PartSplitter(prepared.plan) if prepared.plan is not None else None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Nothing more is said, and the engine is told to end the sequence."""
+        return self.stopped_by is not None or (self._splitter is not None and self._splitter.is_over)
 
     def take(self, delta: Delta) -> ChoiceDelta | None:
         """The news of a delta; None: the choice is over, or waits for the engine's end."""
         if self.is_finished:
             return None
         is_plain = len(delta.new_ids) == 1 and not delta.logprobs and delta.stop_id is None
-        if is_plain and delta.finish is None and self.stopped_by is None:
+        if is_plain and delta.finish is None and not self.is_stopped:
             return self._take_one(delta.new_ids)
         news = _News()
-        if self.stopped_by is None:
+        if not self.is_stopped:
             self._read(delta, news)
         if delta.finish is not None:
             return self._finish(delta, news)
@@ -83,7 +95,8 @@ class Choice:
             text = self._scan(text)
         offset = self._offset
         self._offset += len(text)
-        return ChoiceDelta(index=self.index, text=text, token_ids=ids, text_offset=offset)
+        parts = None if self._splitter is None else tuple(self._splitter.push(text))
+        return ChoiceDelta(index=self.index, text=text, token_ids=ids, text_offset=offset, parts=parts)
 
     def fail(self, reason: FinishReason) -> ChoiceDelta | None:
         """End the choice from outside; None when it is over."""
@@ -97,9 +110,14 @@ class Choice:
                 news.logprobs.append(delta.logprobs[i])
             is_stop_token = delta.stop_id is not None and i == len(delta.new_ids) - 1
             if not is_stop_token or self._shows_stop_token(token):
-                news.text += self._scan(self._decode(token))
-            if self.stopped_by is not None:
+                self._say(news, self._scan(self._decode(token)))
+            if self.is_stopped:
                 return
+
+    def _say(self, news: _News, text: str) -> None:
+        news.text += text
+        if self._splitter is not None:
+            news.parts += self._splitter.push(text)
 
     def _shows_stop_token(self, token: int) -> bool:
         return self._params.include_stop_str_in_output and token in self._params.stop_token_ids
@@ -115,11 +133,11 @@ class Choice:
         return shown
 
     def _finish(self, delta: Delta, news: _News) -> ChoiceDelta:
-        if self.stopped_by is None:
-            news.text += self._scan(self._detokenizer.flush() if self._detokenizer is not None else "")
+        if not self.is_stopped:
+            self._say(news, self._scan(self._detokenizer.flush() if self._detokenizer is not None else ""))
             if self._scanner is not None and self.stopped_by is None:
-                news.text += self._scanner.flush()
-        if self.stopped_by is not None:
+                self._say(news, self._scanner.flush())
+        if self.is_stopped:
             return self._close(news, FinishReason.STOP.value, self.stopped_by)
         finish = delta.finish or FinishReason.ABORT
         reason = delta.stop_id if delta.stop_id in self._params.stop_token_ids else None
@@ -127,6 +145,10 @@ class Choice:
 
     def _close(self, news: _News, finish: str, reason: int | str | None) -> ChoiceDelta:
         self.is_finished = True
+        if self._splitter is not None:
+            news.parts += self._splitter.flush()
+            if finish == FinishReason.STOP.value and self._splitter.num_calls:
+                finish = TOOL_CALLS
         return self._emit(news, finish, reason)
 
     def _emit(self, news: _News, finish: str | None, reason: int | str | None) -> ChoiceDelta:
@@ -140,6 +162,7 @@ class Choice:
             finish_reason=finish,
             stop_reason=reason,
             text_offset=offset,
+            parts=None if self._splitter is None else tuple(news.parts),
         )
 
 
@@ -172,12 +195,12 @@ class Answer:
         error: HeadraceError | None = None
         for delta in deltas:
             choice = self._choices[delta.request_id]
-            was_stopped = choice.stopped_by is not None
+            was_stopped = choice.is_stopped
             self._note(delta, choice)
             choice_news = choice.take(delta)
             if choice_news is not None:
                 news.append(choice_news)
-            if choice.stopped_by is not None and not was_stopped and not choice.is_finished:
+            if choice.is_stopped and not was_stopped and not choice.is_finished:
                 to_stop.append(delta.request_id)
             if delta.error is not None:
                 error = _error_of(delta.error, delta.error_kind)

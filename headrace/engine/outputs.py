@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from headrace.base.errors import HeadraceError
 from headrace.base.step import TokenLogprobs
+from headrace.host.text.parts.events import Message, Part
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class ChoiceDelta:
     logprobs: tuple[TokenLogprobs, ...] = ()
     """One per id of `token_ids` when log-probabilities were asked for."""
     finish_reason: str | None = None
-    """`stop`, `length`, `abort` or `error`; set in exactly one delta of the choice."""
+    """`stop`, `length`, `tool_calls`, `abort` or `error`; set in exactly one delta of the choice."""
     stop_reason: int | str | None = None
     """The stop token id or stop string that ended the choice.
 
@@ -50,6 +51,12 @@ class ChoiceDelta:
     """
     text_offset: int = 0
     """Characters of this choice's text before this delta."""
+    parts: tuple[Part, ...] | None = None
+    """The new text as content, reasoning and tool calls; None: this answer is not split, all is content.
+
+    Parts may come later than their text: what may be a call is held until it is one. Joined over the deltas,
+    they are the whole answer.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,6 +126,8 @@ class Completion:
     finish_reason: str
     stop_reason: int | str | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
+    message: Message | None = None
+    """Content, reasoning and tool calls; None: the answer was not split, `text` is the content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

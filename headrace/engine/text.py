@@ -3,7 +3,7 @@
 Tokenizer, chat template, end tokens; or none of it, for models of token ids only.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,10 @@ from typing import Any
 from headrace.base.errors import CheckpointError, RequestError
 from headrace.base.specs import GenerationDefaults, TokenizerSource
 from headrace.host.text.chat import ChatTemplate
+from headrace.host.text.parts.splitter import ReasoningMarks
 from headrace.host.text.tokenizer import Tokenizer, load_tokenizer
+from headrace.host.text.tools.dialect import Dialect, find_dialect
+from headrace.host.text.tools.reasoning import find_reasoning
 
 NO_TOKENIZER = "this model has no tokenizer: send token ids, or name one with model.tokenizer"
 
@@ -60,6 +63,27 @@ class Text:
             RequestError: no tokenizer, no template, or the template refuses.
         """
         return tuple(self.chat_template.encode(self._tokenizer(), messages, **options))
+
+    def special_ids(self, texts: Iterable[str]) -> frozenset[int]:
+        """The ids of those texts that are special tokens."""
+        if self.tokenizer is None:
+            return frozenset()
+        found = (self.tokenizer.token_id(text) for text in texts)
+        return frozenset(i for i in found if i is not None and self.tokenizer.is_special(i))
+
+    def tail(self, ids: Sequence[int], count: int) -> str:
+        """The text of the last `count` ids, special tokens spelled out."""
+        return self._tokenizer().decode(ids[-count:], skip_special=False)
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """How the model writes tool calls."""
+        return find_dialect(self.chat_template)
+
+    @cached_property
+    def reasoning(self) -> ReasoningMarks | None:
+        """What the model puts around its reasoning; None: it does not reason."""
+        return find_reasoning(self.chat_template, self.tokenizer)
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:

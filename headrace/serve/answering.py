@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from headrace.base.errors import HeadraceError
 from headrace.engine.outputs import ChoiceDelta, RequestOutput, Usage
+from headrace.host.text.parts.events import Content
 from headrace.serve.collect import Numbered, WholeChoice, WholeRequest, first_output, merge, total
 from headrace.serve.faults import EngineFaultError, error_body, json_response, unexpected
 from headrace.serve.metrics import RequestClock
@@ -121,9 +122,19 @@ class Answering:
         yield DONE
 
 
-def is_plain(delta: ChoiceDelta) -> bool:
-    """Whether a delta is text and nothing else that clients see."""
-    return bool(delta.text) and not delta.logprobs and delta.finish_reason is None
+def plain_text(delta: ChoiceDelta) -> str:
+    """The content of a delta that is content and nothing else that clients see; empty: it is not."""
+    if delta.logprobs or delta.finish_reason is not None:
+        return ""
+    if delta.parts is None:
+        return delta.text
+    only = delta.parts[0] if len(delta.parts) == 1 else None
+    return only.text if isinstance(only, Content) else ""
+
+
+def is_silent(delta: ChoiceDelta) -> bool:
+    """Whether a delta has nothing but tokens: their text is held, or is left out."""
+    return delta.parts == () and not delta.logprobs and delta.finish_reason is None
 
 
 class Spelled:
@@ -139,7 +150,7 @@ class Spelled:
         self._around: dict[int, tuple[bytes, bytes]] = {}
 
     def event(self, index: int, prompt: int, text: str) -> bytes:
-        """The event of a delta that is plain (`is_plain`)."""
+        """The event of a delta that is plain (`plain_text`)."""
         around = self._around.get(index)
         if around is None:
             around = self._around[index] = self._spell(index, prompt)
@@ -182,8 +193,9 @@ class Told:
             if index in self._fresh:
                 self._fresh.discard(index)
                 events += [self._event(c, output) for c in self._a.shape.opening(index, prompt, output)]
-            if self._spelled is not None and is_plain(delta):
-                events.append(self._spelled.event(index, prompt, delta.text))
+            if self._spelled is not None and (is_silent(delta) or plain_text(delta)):
+                if text := plain_text(delta):
+                    events.append(self._spelled.event(index, prompt, text))
             elif delta.text or delta.token_ids or delta.finish_reason is not None:
                 if delta.finish_reason is not None:
                     self.open.discard(index)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from headrace.base.errors import HeadraceError
 from headrace.base.step import TokenLogprobs
 from headrace.engine.outputs import ChoiceDelta, RequestOutput, Usage
+from headrace.host.text.parts.events import Gathering
 from headrace.serve.stream import close
 
 Numbered = tuple[int, RequestOutput]
@@ -22,12 +23,17 @@ class WholeChoice:
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    parts: Gathering | None = None
+    """Content, reasoning and tool calls; None: all is content."""
 
     def add(self, delta: ChoiceDelta) -> None:
         """Append a delta."""
         self.text.append(delta.text)
         self.token_ids.extend(delta.token_ids)
         self.logprobs.extend(delta.logprobs)
+        if delta.parts is not None:
+            self.parts = self.parts or Gathering()
+            self.parts.add(delta.parts)
         if delta.finish_reason is not None:
             self.finish_reason = delta.finish_reason
             self.stop_reason = delta.stop_reason

@@ -1,6 +1,5 @@
 """A conversation on its way to the engine: what every endpoint that takes messages does with them."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
@@ -34,7 +33,7 @@ async def ask(state: Served, body: ChatBody, request_id: str) -> Asked:
         request_id=request_id,
         salt=body.cache_salt or "",
         priority=body.priority or 0,
-        template_kwargs=body.template_kwargs(),
+        options=body.options(),
     )
     return Asked(state.running.track(request_id, request_id, outputs), params)
 
@@ -48,7 +47,5 @@ async def prompt_ids(state: Served, body: ChatBody) -> list[int]:
     """
     state.check_model(body.model)
     messages = [m.to_template() for m in body.messages]
-    options = body.template_kwargs()
     await state.check_room(sum(m.num_bytes() for m in body.messages))
-    ids = await asyncio.to_thread(state.llm.chat_template.encode, state.tokenizer, messages, **options)
-    return list(ids)
+    return list((await state.llm.chat_prompt(messages, body.options())).ids)

@@ -13,6 +13,7 @@ from headrace.base.errors import ContextLengthError, HeadraceError
 from headrace.base.request import SamplingParams
 from headrace.base.terms import Terms, caller_terms
 from headrace.engine.async_llm import AsyncLLM
+from headrace.engine.chat.prompt import ChatOptions, ChatPrompt
 from headrace.engine.outputs import ChoiceDelta, EngineHealth, EngineStats, RequestOutput, Usage
 from headrace.serve.app import build_app
 from headrace.serve.connection import http_config
@@ -88,14 +89,23 @@ class FakeLLM:
             yield output
 
     async def chat(
-        self, messages: Any, params: SamplingParams, *, template_kwargs: Any = None, **more: Any
+        self, messages: Any, params: SamplingParams, *, options: ChatOptions, **more: Any
     ) -> AsyncIterator[RequestOutput]:
         ids = tuple(self.chat_template.encode(self.tokenizer, messages))
         seen = Seen(
-            messages, params, more["request_id"], more["salt"], more["priority"], dict(template_kwargs)
+            messages,
+            params,
+            more["request_id"],
+            more["salt"],
+            more["priority"],
+            dict(options.template_kwargs),
         )
         async for output in self._run(seen, ids):
             yield output
+
+    async def chat_prompt(self, messages: Any, options: ChatOptions) -> ChatPrompt:
+        ids = self.chat_template.encode(self.tokenizer, messages, **options.template_kwargs)
+        return ChatPrompt(ids=tuple(ids), plan=None)
 
     async def _run(self, seen: Seen, ids: tuple[int, ...]) -> AsyncIterator[RequestOutput]:
         self.seen.append(seen)

@@ -50,7 +50,7 @@ def test_a_token_that_the_model_has_no_row_for_is_refused():
 )
 def test_a_long_conversation_is_refused_before_it_is_rendered(content):
     with pytest.raises(ContextLengthError, match=rf"at least \d+ tokens.*limit is {LIMIT}"):
-        Intake(text_of(), VOCAB, LIMIT, 7).chat_ids([{"role": "user", "content": content}], {"no": "such"})
+        Intake(text_of(), VOCAB, LIMIT, 7).chat([{"role": "user", "content": content}])
 
 
 def test_max_tokens_is_lowered_to_the_room():
@@ -156,7 +156,7 @@ def test_a_model_without_tokenizer_takes_ids_only():
     with pytest.raises(RequestError, match="token ids"):
         prepare("text", intake)
     with pytest.raises(RequestError):
-        intake.chat_ids([{"role": "user", "content": "hi"}])
+        intake.chat([{"role": "user", "content": "hi"}])
 
 
 def test_special_tokens_in_raw_prompts_are_read_as_such():

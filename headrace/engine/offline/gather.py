@@ -11,6 +11,7 @@ from headrace.engine.outputs import (
     GenerationResult,
     RequestOutput,
 )
+from headrace.host.text.parts.events import Gathering
 
 
 @dataclass(slots=True)
@@ -21,6 +22,7 @@ class _Whole:
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
     finish: ChoiceDelta | None = None
+    parts: Gathering | None = None
 
 
 class Gathered:
@@ -53,6 +55,9 @@ class Gathered:
             whole.text.append(delta.text)
             whole.ids.extend(delta.token_ids)
             whole.logprobs.extend(delta.logprobs)
+            if delta.parts is not None:
+                whole.parts = whole.parts or Gathering()
+                whole.parts.add(delta.parts)
             if delta.finish_reason is not None:
                 whole.finish = delta
 
@@ -98,4 +103,5 @@ def _completion(index: int, whole: _Whole) -> Completion:
         finish_reason=(finish.finish_reason if finish else None) or "",
         stop_reason=finish.stop_reason if finish else None,
         logprobs=tuple(whole.logprobs),
+        message=whole.parts.message() if whole.parts is not None else None,
     )

@@ -37,6 +37,10 @@ class ChatTemplate:
         self._source = template
         self._special_tokens = dict(special_tokens)
 
+    def mentions(self, text: str) -> bool:
+        """Whether the template's source has this text."""
+        return self._source is not None and text in self._source
+
     def prepare(self) -> None:
         """Compile now what the first use would compile; a fault is kept for that use."""
         _ = self._compiled

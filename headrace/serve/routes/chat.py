@@ -17,6 +17,7 @@ from headrace.serve.limits import read_json
 from headrace.serve.schema.answers import Envelope
 from headrace.serve.schema.chat import ChatBody
 from headrace.serve.schema.logprobs import Vocabulary, chat_logprobs, prompt_logprobs
+from headrace.serve.schema.parts import delta_fields, message_fields
 from headrace.serve.schema.sampling import validate
 from headrace.serve.schema.support import CHAT_NEUTRAL
 from headrace.serve.state import new_id, served
@@ -32,7 +33,8 @@ class ChatShape:
     def opening(self, index: int, prompt: int, output: RequestOutput) -> list[dict[str, Any]]:
         """The role."""
         del prompt
-        choice = _choice(index, {"role": "assistant", "content": ""})
+        is_split = any(delta.parts is not None for delta in output.choices)
+        choice = _choice(index, {"role": "assistant", "content": None if is_split else ""})
         if self.body.return_token_ids and index == 0:
             choice["prompt_token_ids"] = list(output.prompt_ids)
         return [choice]
@@ -40,7 +42,9 @@ class ChatShape:
     def delta(self, index: int, prompt: int, delta: ChoiceDelta) -> dict[str, Any]:
         """New content."""
         del prompt
-        choice = _choice(index, {"content": delta.text} if delta.text else {}, delta.finish_reason)
+        content = {"content": delta.text} if delta.text else {}
+        new = content if delta.parts is None else delta_fields(delta.parts)
+        choice = _choice(index, new, delta.finish_reason)
         if delta.logprobs:
             choice["logprobs"] = chat_logprobs(delta.logprobs, self.vocabulary)
         if delta.finish_reason is not None:
@@ -56,9 +60,11 @@ class ChatShape:
     def whole(self, index: int, prompt: int, request: WholeRequest, choice: WholeChoice) -> dict[str, Any]:
         """A message."""
         del prompt, request
+        content = {"content": "".join(choice.text)}
+        said = content if choice.parts is None else message_fields(choice.parts.message())
         made: dict[str, Any] = {
             "index": index,
-            "message": {"role": "assistant", "content": "".join(choice.text), "refusal": None},
+            "message": {"role": "assistant", **said, "refusal": None},
             "logprobs": chat_logprobs(choice.logprobs, self.vocabulary) if self.body.logprobs else None,
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from headrace.base.errors import RequestError
 from headrace.base.request import MAX_ID_LIST, MAX_STOP_STRINGS
+from headrace.host.text.tools.definitions import MAX_TOOLS
 
 MAX_KEYS = 128
 """Fields of an object whose fields are known."""
@@ -25,12 +26,15 @@ LIST_LIMITS: Mapping[str, int] = {
     "bad_words": MAX_ID_LIST,
     "messages": MAX_MESSAGES,
     "input": MAX_MESSAGES,
+    "tools": MAX_TOOLS,
     "system": MAX_PARTS,
     "stop_sequences": MAX_STOP_STRINGS,
     "metadata": 64,
     "chat_template_kwargs": 64,
 }
-TEXT_LIMITS: Mapping[str, int] = dict.fromkeys(("request_id", "cache_salt", "model", "user"), 256)
+TEXT_LIMITS: Mapping[str, int] = dict.fromkeys(
+    ("request_id", "cache_salt", "model", "user", "reasoning_effort"), 256
+)
 
 
 def check_bounds(body: Mapping[str, Any]) -> None:

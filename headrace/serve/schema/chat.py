@@ -6,6 +6,8 @@ from pydantic import ConfigDict
 
 from headrace.base.errors import RequestError
 from headrace.base.request import SamplingParams
+from headrace.engine.chat.prompt import ChatOptions
+from headrace.host.text.tools.definitions import read_use
 from headrace.serve.schema.sampling import SamplingBody, StrictBody
 
 RESERVED = frozenset(
@@ -75,6 +77,30 @@ class ChatBody(SamplingBody):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
+
+    def options(self) -> ChatOptions:
+        """What the conversation asks for besides its messages.
+
+        Raises:
+            RequestError: a tool is malformed, or two fields contradict each other.
+        """
+        use = read_use(self.tools, self.tool_choice, self.parallel_tool_calls)
+        if use.needs_grammar:
+            raise RequestError(
+                "tool_choice that asks for a call, and strict tools, are not supported yet; use 'auto'",
+                param="tool_choice" if use.mode == "required" else "tools",
+            )
+        return ChatOptions(
+            template_kwargs=self.template_kwargs(),
+            tools=use,
+            effort=self.reasoning_effort,
+            shows_reasoning=self.include_reasoning is not False,
+        )
 
     def params(self, defaults: SamplingParams) -> SamplingParams:
         """The sampling parameters; without a limit the answer may fill the context.

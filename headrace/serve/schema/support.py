@@ -27,12 +27,8 @@ CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "functions": (None, []),
     "modalities": (None, ["text"]),
     "moderation": (None,),
-    "parallel_tool_calls": (None, True, False),
     "prediction": (None,),
-    "reasoning_effort": (None,),
     "response_format": (None, {"type": "text"}),
-    "tool_choice": (None, "none", "auto"),
-    "tools": (None, []),
     "verbosity": (None, "medium"),
     "web_search_options": (None,),
 }

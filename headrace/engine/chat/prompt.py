@@ -1,0 +1,115 @@
+"""From a conversation to a prompt, and how the answers to it are split.
+
+The model's template decides everything here: which dialect its tool calls have, whether it reasons, which
+options it reads. An option that it does not read is refused by name.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.base.errors import RequestError
+from headrace.engine.text import Text
+from headrace.host.text.parts.splitter import ReasoningMarks, SplitPlan
+from headrace.host.text.tools.definitions import NO_TOOLS, ToolUse
+
+Messages = Sequence[Mapping[str, Any]]
+
+EFFORT = "reasoning_effort"
+THINKING = "enable_thinking"
+_OURS = frozenset({"add_generation_prompt", "continue_final_message"})
+_TAIL = 16
+"""Tokens at the end of a prompt in which a mark of reasoning may stand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """What a conversation asks for besides its messages."""
+
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """More variables for the template, and `add_generation_prompt`, `continue_final_message`."""
+    tools: ToolUse = NO_TOOLS
+    effort: str | None = None
+    """`reasoning_effort`, for templates that read it; "none" also for those that read `enable_thinking`."""
+    shows_reasoning: bool = True
+
+
+DEFAULTS = ChatOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPrompt:
+    """A conversation, ready: token ids, and how the answers are split (None: they are not)."""
+
+    ids: tuple[int, ...]
+    plan: SplitPlan | None
+
+
+def chat_prompt(text: Text, messages: Messages, options: ChatOptions = DEFAULTS) -> ChatPrompt:
+    """Render and tokenize a conversation.
+
+    Raises:
+        RequestError: no tokenizer, no template, the template refuses, or does not read an option.
+    """
+    use = options.tools
+    variables = _variables(text, options)
+    told: Messages = messages
+    if use.is_active or any(_speaks_of_tools(m) for m in messages):
+        definitions = [t.definition() for t in use.tools] if use.is_active else []
+        told, definitions = text.dialect.conversation([dict(m) for m in messages], definitions)
+        if definitions:
+            variables["tools"] = definitions
+    ids = text.encode_chat(told, variables)
+    marks = text.reasoning
+    if marks is None and not use.is_active:
+        return ChatPrompt(ids=ids, plan=None)
+    plan = SplitPlan(
+        reasoning=marks,
+        in_reasoning=marks is not None and _ends_in_reasoning(text, marks, ids, messages, variables),
+        shows_reasoning=options.shows_reasoning,
+        calls=text.dialect if use.is_active else None,
+        names=use.names if use.is_active else frozenset(),
+        single=not use.parallel,
+    )
+    return ChatPrompt(ids=ids, plan=plan)
+
+
+def _variables(text: Text, options: ChatOptions) -> dict[str, Any]:
+    variables = dict(options.template_kwargs)
+    for name, value in variables.items():
+        if name in _OURS or text.chat_template.mentions(name):
+            continue
+        if name == THINKING and value is False and text.reasoning is None:
+            continue  # a model that does not reason does as it is told
+        raise RequestError(
+            f"this model's chat template does not read {name[:64]!r}; leave it out",
+            param="chat_template_kwargs",
+        )
+    effort = options.effort
+    if effort is None:
+        return variables
+    if text.chat_template.mentions(EFFORT):
+        return {EFFORT: effort, **variables}
+    if effort == "none" and text.reasoning is None:
+        return variables
+    if effort == "none" and text.chat_template.mentions(THINKING):
+        return {THINKING: False, **variables}
+    raise RequestError(
+        f"this model's chat template does not read reasoning_effort: {effort[:20]!r} would have no effect, "
+        "leave it out",
+        param=EFFORT,
+    )
+
+
+def _speaks_of_tools(message: Mapping[str, Any]) -> bool:
+    return bool(message.get("tool_calls")) or message.get("role") == "tool"
+
+
+def _ends_in_reasoning(
+    text: Text, marks: ReasoningMarks, ids: tuple[int, ...], messages: Messages, variables: Mapping[str, Any]
+) -> bool:
+    """Whether the prompt opens reasoning that the answer goes on with."""
+    if variables.get("continue_final_message"):
+        said = str(messages[-1].get("content") or "")
+        return said.rfind(marks.begin) > said.rfind(marks.end)
+    return text.tail(ids, _TAIL).rstrip().endswith(marks.begin)

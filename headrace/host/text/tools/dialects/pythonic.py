@@ -1,0 +1,175 @@
+"""Llama 3.2 and 4 and others: the answer is a Python list of calls, `[name(key="value", …), …]`."""
+
+import ast
+import json
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from headrace.host.text.parts.json_value import Status
+from headrace.host.text.parts.reader import CallReader, Calls
+from headrace.host.text.tools.dialect import PROBE_KEY, PROBE_TOOL, Json, Written, as_given, long_id
+
+BEGIN, END = "<|python_start|>", "<|python_end|>"
+MAX_CHARS = 64 << 10
+MAX_DEPTH = 32
+_CLOSED_BY = {"(": ")", "[": "]", "{": "}"}
+_CONSTANTS = {"true": True, "false": False, "null": None}
+_CALL = re.compile(rf"\[\s*{PROBE_TOOL}\(\s*{PROBE_KEY}\s*=")
+
+
+class ListReader:
+    """Reads a list up to its closing bracket, strings and brackets in it; it is parsed when it is whole."""
+
+    def __init__(self, calls: Calls) -> None:
+        self.status = Status.OPEN
+        self._calls = calls
+        self._raw: list[str] = []
+        self._size = 0
+        self._open: list[str] = []
+        self._quote = ""
+        self._is_escaped = False
+        self._head: str | None = ""
+
+    def push(self, text: str, pos: int) -> int:
+        """Read from `text[pos:]`; returns the position of the first character that it did not take."""
+        start = pos
+        while pos < len(text) and self.status is Status.OPEN:
+            if self._take(text[pos]):
+                pos += 1
+        self._raw.append(text[start:pos])
+        if self.status is Status.DONE:
+            self._parse("".join(self._raw))
+        return pos
+
+    def rest(self) -> str:
+        """Taken text that is part of no call."""
+        return "".join(self._raw)
+
+    def _take(self, char: str) -> bool:
+        """One character; False: it cannot be of a list of calls."""
+        self._size += 1
+        if self._head is not None and not self._fits_head(char):
+            self.status = Status.FAILED
+        elif self._quote:
+            if not self._is_escaped and char == self._quote:
+                self._quote = ""
+            self._is_escaped = char == "\\" and not self._is_escaped
+        elif char in "\"'":
+            self._quote = char
+        elif char in "([{)]}":
+            self._bracket(char)
+        elif not self._open and not char.isspace():
+            self.status = Status.FAILED
+        if self._size > MAX_CHARS or len(self._open) > MAX_DEPTH:
+            self.status = Status.FAILED
+        return self.status is not Status.FAILED
+
+    def _bracket(self, char: str) -> None:
+        if char in _CLOSED_BY:
+            self._open.append(_CLOSED_BY[char])
+        elif not self._open or self._open.pop() != char:
+            self.status = Status.FAILED
+        elif not self._open:
+            self.status = Status.DONE
+
+    def _fits_head(self, char: str) -> bool:
+        """The list must open with a call of a known name: most text in brackets is told apart here."""
+        self._head = f"{self._head or ''}{char}".lstrip()
+        name = self._head[1:].strip()
+        if char == "(":
+            self._head = None
+            return name[:-1].strip() in self._calls.names
+        return not self._head or (
+            self._head[0] == "[" and (not name or name.isidentifier()) and len(name) <= 64
+        )
+
+    def _parse(self, text: str) -> None:
+        found = _calls_in(text.strip())
+        if found is None or not all(name in self._calls.names for name, _ in found):
+            self.status = Status.FAILED
+            return
+        self._raw.clear()
+        for name, arguments in found:
+            self._calls.whole(name, arguments)
+
+
+def _calls_in(text: str) -> list[tuple[str, str]] | None:
+    """Names and arguments as JSON; None: it is no list of calls with plain values."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # backslashes in strings
+            tree = ast.parse(text, mode="eval").body
+        if not isinstance(tree, ast.List):
+            return None
+        return [(_name(call), _json(_arguments(call))) for call in tree.elts]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _json(value: Json) -> str:
+    """JSON text that can be sent: no infinite numbers, no halves of characters."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    text.encode()
+    return text
+
+
+def _name(call: ast.expr) -> str:
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
+        return call.func.id
+    raise ValueError(call)
+
+
+def _arguments(call: ast.expr) -> Json:
+    assert isinstance(call, ast.Call)
+    made: Json = {}
+    for keyword in call.keywords:
+        if keyword.arg is None or keyword.arg in made:
+            raise ValueError(keyword)
+        made[keyword.arg] = _value(keyword.value)
+    return made
+
+
+def _value(node: ast.expr) -> Any:
+    """A literal, with JSON's names for true, false and null as well as Python's."""
+    match node:
+        case ast.Constant(value=str() | bool() | int() | float() | None):
+            return node.value
+        case ast.Name(id=name) if name in _CONSTANTS:
+            return _CONSTANTS[name]
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -number
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_value(item) for item in items]
+        case ast.Dict(keys=keys, values=values):
+            return {_key(key): _value(value) for key, value in zip(keys, values, strict=True)}
+        case _:
+            raise ValueError(node)
+
+
+def _key(node: ast.expr | None) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    raise ValueError(node)
+
+
+class Pythonic:
+    """A list at the start of the answer."""
+
+    begins: tuple[str, ...] = (BEGIN,)
+    bare = "["
+    new_id: Callable[[], str] = staticmethod(long_id)
+    conversation = staticmethod(as_given)
+
+    def reads(self, written: Written) -> bool:
+        """A list with a call in it."""
+        return bool(_CALL.search(written.call))
+
+    def reader(self, calls: Calls, begin: str) -> CallReader:
+        """A list."""
+        del begin
+        return ListReader(calls)
+
+
+DIALECT = Pythonic()

@@ -1,0 +1,272 @@
+"""Answers taken apart: every dialect, every cut, fuzzed, linear; tool definitions; dialects by template."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.host.text.parts.events import Call, Gathering, Message
+from headrace.host.text.parts.json_value import JsonValue, Status
+from headrace.host.text.parts.splitter import PartSplitter, ReasoningMarks, SplitPlan
+from headrace.host.text.tools.dialect import DIALECTS
+
+THINK = ReasoningMarks(begin="<think>", end="</think>")
+LONG = "z" * 1500
+
+
+def plan(dialect: str | None, **more) -> SplitPlan:
+    calls = DIALECTS.get(dialect) if dialect else None
+    return SplitPlan(calls=calls, names=frozenset({"f", "g"}), **more)
+
+
+def split(how: SplitPlan, pieces) -> Message:
+    splitter, gathering = PartSplitter(how), Gathering()
+    for piece in pieces:
+        gathering.add(splitter.push(piece))
+    gathering.add(splitter.flush())
+    message = gathering.message()
+    for call in message.calls:
+        call.id = ""
+    return message
+
+
+def call(name: str, arguments: str = "{}", *, whole: bool = True) -> Call:
+    return Call("", name, arguments, whole)
+
+
+def said(content: str = "", *calls: Call, reasoning: str = "") -> Message:
+    return Message(content, reasoning, list(calls))
+
+
+HERMES = {
+    'hi\n<tool_call>\n{"name": "f", "arguments": {"a": [1, 2.5e3, "x\\"}"]}}\n</tool_call>\n'
+    '<tool_call>{"arguments":{},"name":"g"}</tool_call>': said(
+        "hi", call("f", '{"a": [1, 2.5e3, "x\\"}"]}'), call("g")
+    ),
+    "x <tool_call>{bad}</tool_call> y": said("x <tool_call>{bad}</tool_call> y"),
+    '<tool_call>{"name":"f","arguments":"{\\"a\\":1}"}{"name":"g"}': said(
+        "", call("f", '{"a":1}'), call("g")
+    ),
+    '<tool_call>{"name":"f","arguments":null}</tool_cal': said("", call("f")),
+    '<tool_call>{"name":"f"}</tool_cat': said("</tool_cat", call("f")),
+    '<tool_call>{"name":"f","arguments":[1]}</tool_call>': said(
+        '<tool_call>{"name":"f","arguments":[1]}</tool_call>'
+    ),
+    '<tool_call>{"name":"f","name":"g"}': said('<tool_call>{"name":"f","name":"g"}'),
+    '<tool_call>{"name":"other","arguments":{}}</tool_call>': said(
+        '<tool_call>{"name":"other","arguments":{}}</tool_call>'
+    ),
+    '<tool_call>{"name": "f", "arguments": {"a": "' + LONG + '"}}</tool_call> z': said(
+        "z", call("f", '{"a": "' + LONG + '"}')
+    ),
+    '<tool_call>{"name": "f", "arguments": {"a": "' + LONG: said(
+        "", call("f", '{"a": "' + LONG, whole=False)
+    ),
+    '<tool_call>{"name": "f", "arguments": {"a": "' + LONG + '"] ok': said(
+        "] ok", call("f", '{"a": "' + LONG + '"', whole=False)
+    ),
+    '<tool_call>{"name": "f", "arguments": {"a": "1\n2\t"}}': said("", call("f", '{"a": "1\\n2\\t"}')),
+    '{"name": "f", "arguments": {"a": 1}}': said("", call("f", '{"a": 1}')),
+    '{"name": "Bob"} is JSON': said('{"name": "Bob"} is JSON'),
+    '<tool_call>\n<tool_call>{"name":"f"}</tool_call>': said("<tool_call>", call("f")),
+    "a <tool_cal": said("a <tool_cal"),
+    "  lead and tail \n": said("  lead and tail \n"),
+    "": said(),
+}
+LLAMA = {
+    '{"name": "f", "parameters": {"a": 1}}; {"name":"g","parameters":{}}': said(
+        "", call("f", '{"a": 1}'), call("g")
+    ),
+    '<|python_tag|>{"name": "f", "parameters": {"a": "é"}}': said("", call("f", '{"a": "é"}')),
+    '{"x": 1} is json': said('{"x": 1} is json'),
+    'see {"name":"f"}': said('see {"name":"f"}'),
+    ' {"name":"f","parameters":{}} done': said("done", call("f")),
+}
+MISTRAL = {
+    '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name":"g","arguments":{}}]': said(
+        "", call("f", '{"a": 1}'), call("g")
+    ),
+    'ok[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[CALL_ID]abc[ARGS]{}': said(
+        "ok", call("f", '{"a": 1}'), call("g")
+    ),
+    '[TOOL_CALLS]f{"a": "' + LONG + '"}': said("", call("f", '{"a": "' + LONG + '"}')),
+    "[TOOL_CALLS] nothing. Here": said("[TOOL_CALLS] nothing. Here"),
+    "[TOOL_CALLS]other[ARGS]{}": said("[TOOL_CALLS]other[ARGS]{}"),
+    "[TOOL_CALLS][]": said("[TOOL_CALLS][]"),
+    "[TOO": said("[TOO"),
+}
+PYTHONIC = {
+    '[f(a=1, b="x]", c=[True, None, {"k": -2}]), g()]': said(
+        "", call("f", '{"a": 1, "b": "x]", "c": [true, null, {"k": -2}]}'), call("g")
+    ),
+    "<|python_start|>[f(a='it\\'s', ok=true)]": said("", call("f", '{"a": "it\'s", "ok": true}')),
+    "[link](url) text": said("[link](url) text"),
+    "[f(1)]": said("[f(1)]"),
+    "[f(a=b)] x": said("[f(a=b)] x"),
+    "[f(a=__import__('os'))]": said("[f(a=__import__('os'))]"),
+    "[f(a=1e999)]": said("[f(a=1e999)]"),
+    "[f(a=1": said("[f(a=1"),
+    "[1] says": said("[1] says"),
+}
+SAMPLES = [
+    (dialect, text, expected)
+    for dialect, samples in (
+        ("hermes", HERMES),
+        ("generic", HERMES),
+        ("llama3_json", LLAMA),
+        ("mistral", MISTRAL),
+        ("pythonic", PYTHONIC),
+    )
+    for text, expected in samples.items()
+]
+
+
+@pytest.mark.parametrize(("dialect", "text", "expected"), SAMPLES)
+def test_every_cut_gives_the_same_ap_4(dialect, text, expected):
+    """AP-4: all at once, every single cut, a character at a time; arguments never twice, never cut off."""
+    how = plan(dialect)
+    assert split(how, [text]) == expected
+    assert split(how, text) == expected
+    for i in range(len(text)):
+        assert split(how, [text[:i], text[i:]]) == expected, i
+
+
+REASONING = {
+    "<think>\nwhat</think>\n\nok": said("ok", reasoning="what"),
+    "\n<think>a <b> </think>": said(reasoning="a <b>"),
+    "<think>unfinished </thi": said(reasoning="unfinished </thi"),
+    "<think></think>hi": said("hi"),
+    "no <think>tag</think>": said("no <think>tag</think>"),
+    '<think>x <tool_call>{"name":"f"}</think><tool_call>{"name":"g"}': said(
+        "", call("g"), reasoning='x <tool_call>{"name":"f"}'
+    ),
+    "<thi": said("<thi"),
+    " \n": said(" \n"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), REASONING.items())
+def test_reasoning_is_taken_apart_in_every_cut(text, expected):
+    how = plan("hermes", reasoning=THINK)
+    for pieces in ([text], text, *([text[:i], text[i:]] for i in range(len(text)))):
+        assert split(how, pieces) == expected
+
+
+def test_reasoning_that_the_prompt_opened():
+    how = plan(None, reasoning=THINK, in_reasoning=True)
+    for text in ("why\n</think>\n\nso", "<think>\nwhy</think>so"):
+        assert split(how, text) == split(how, [text]) == said("so", reasoning="why")
+    assert split(plan(None, reasoning=THINK, in_reasoning=True, shows_reasoning=False), "a</think>b") == said(
+        "b"
+    )
+
+
+def test_a_single_call_ends_the_answer():
+    text = 'a <tool_call>{"name":"f"}</tool_call><tool_call>{"name":"g"}</tool_call> b'
+    how = plan("hermes", single=True)
+    for pieces in ([text], text):
+        assert split(how, pieces) == said("a", call("f"))
+    splitter = PartSplitter(how)
+    splitter.push('<tool_call>{"name":"f"}')
+    assert splitter.is_over
+    assert splitter.push("more") == splitter.flush() == []
+
+
+def test_calls_that_are_certain_come_as_they_are_written():
+    how = plan("hermes", certain=True)
+    splitter = PartSplitter(how)
+    assert [type(p).__name__ for p in splitter.push('<tool_call>{"name": "f", "arguments": {"a')] == [
+        "CallBegin",
+        "CallArguments",
+    ]
+    text = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+    assert split(how, text) == split(how, [text]) == said("", call("f", '{"a": 1}'))
+
+
+ATOMS = st.sampled_from(
+    (
+        *"<{[\"'}]\\:, \n;1af",
+        *("<tool_call>", "</tool_call>", '{"name": "f"', ', "arguments": {', "}}", "[TOOL_CALLS]", "[ARGS]"),
+        *("f(a=", ")]", "<think>", "</think>", '"g"', "<|python_tag|>", "é", "true", "-1.5e3", "\\u00e9"),
+    )
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ATOMS, max_size=30), st.lists(st.integers(0, 80), max_size=8), st.booleans(), st.data())
+def test_any_cutting_of_any_text_gives_the_same(atoms, cuts, thinks, data):
+    dialect = data.draw(st.sampled_from(DIALECTS.names()))
+    text = "".join(atoms)
+    how = plan(dialect, reasoning=THINK if thinks else None, certain=data.draw(st.booleans()))
+    whole = split(how, [text])
+    places = sorted({min(c, len(text)) for c in cuts})
+    pieces = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+    assert split(how, pieces) == whole
+    assert split(how, text) == whole
+    for made in whole.calls:
+        if made.is_whole:
+            assert isinstance(json.loads(made.arguments), dict)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+OBJECTS = st.dictionaries(st.text(), JSON, max_size=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(OBJECTS, st.booleans(), st.text(max_size=20), st.sampled_from((None, 2)))
+def test_arguments_come_back_as_they_were_written(arguments, ascii_only, tail, indent):
+    written = json.dumps({"name": "f", "arguments": arguments}, ensure_ascii=ascii_only, indent=indent)
+    text = f"<tool_call>\n{written}\n</tool_call>"
+    message = split(plan("hermes"), text)
+    assert [json.loads(c.arguments) for c in message.calls] == [arguments]
+    value = JsonValue()
+    assert value.push(written + tail, 0) == len(written)
+    assert value.status is Status.DONE
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet='{}[]",:\\ \n0123-+.eEtrufalsn', max_size=24))
+def test_json_is_what_json_loads_takes(text):
+    value = JsonValue()
+    end = value.push(text + " ", 0)
+    try:
+        json.loads(text, strict=False)
+        is_json = "NaN" not in text
+    except ValueError:
+        is_json = False
+    if is_json:
+        assert value.status is Status.DONE
+    elif value.status is Status.DONE:
+        json.loads("".join(value.pieces))
+        assert text[end:].strip(" \t\n\r"), "only what follows the value is wrong"
+
+
+UNITS = ("<tool", "<tool_call>", "<tool_call>{", '<tool_call>{"name":"f","arguments":')
+UNITS += ('{"name":"', "[f(", "[", "<think>", " ", "[TOOL_CALLS]f{")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.names())
+@pytest.mark.parametrize("unit", UNITS)
+def test_hostile_text_takes_linear_time(dialect, unit):
+    """CVE-2025-48887: no backtracking; 100 kB of the beginning of a call."""
+    how = plan(dialect, reasoning=THINK)
+
+    def seconds(size: int) -> float:
+        text = (unit * (size // len(unit) + 1))[:size]
+        pieces = [text[i : i + 4] for i in range(0, size, 4)]
+        best = 9.0
+        for _ in range(3):
+            begin = time.perf_counter()
+            split(how, pieces)
+            best = min(best, time.perf_counter() - begin)
+        return best
+
+    assert seconds(100_000) < 16 * seconds(12_500) + 0.05
