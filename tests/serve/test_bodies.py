@@ -134,12 +134,9 @@ EFFECTS: dict[str, Any] = {
     "moderation": {"model": "m"},
     "parallel_tool_calls": "sometimes",
     "prediction": {"type": "content", "content": "x"},
-    "reasoning_effort": "high",
     "response_format": {"type": "json_object"},
     "service_tier": "flex",
     "store": True,
-    "tool_choice": "required",
-    "tools": [{"type": "function", "function": {"name": "f"}}],
     "verbosity": "low",
     "web_search_options": {},
     "best_of": 2,
@@ -198,6 +195,7 @@ ELSEWHERE = {
     ),
     *("messages", "max_completion_tokens", "logprobs", "top_logprobs", "prompt", "echo"),
     *("add_generation_prompt", "continue_final_message", "chat_template_kwargs"),
+    *("tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "include_reasoning"),
 }
 """Fields that are no sampling parameter, or are tested on their own."""
 
