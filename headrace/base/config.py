@@ -132,7 +132,23 @@ class ServeConfig:
     max_body_bytes: int = setting(16 << 20, "largest request body in bytes, else 413")
     in_process: bool = setting(False, "run the engine inside the HTTP process instead of its own")
     drain_s: float = setting(30.0, "seconds that running requests get after TERM before they are cut")
+    write_timeout_s: float = setting(
+        60.0, "seconds that a client may leave an answer unread before its connection is cut"
+    )
     log_level: str = setting("info", "log level", choices=("debug", "info", "warning", "error"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchConfig:
+    """When the engine counts as stuck, and what then."""
+
+    stall_s: float = setting(30.0, "seconds without a step, while there is work, after which /health is red")
+    restart_s: float = setting(
+        120.0, "seconds without a step, while there is work, after which the engine process is started again"
+    )
+    silence_s: float = setting(
+        10.0, "seconds without a sign of life of the engine process until /health is red; twice: a new one"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +171,7 @@ class EngineConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
     access: AccessConfig = field(default_factory=AccessConfig)
+    watch: WatchConfig = field(default_factory=WatchConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -274,7 +274,7 @@ def _open_and_launch(
     config: EngineConfig, spawned: Spawned | None, phases: Phases
 ) -> tuple[OpenedModel, RemoteClient]:
     """The engine process imports while headers are read here, and loads while the tokenizer is made."""
-    client = RemoteClient(spawned=spawned)
+    client = RemoteClient(watch=config.watch, spawned=spawned)
     try:
         opened = open_model(config, phases, with_text=False)
         text = TextLoading(config, opened.checkpoint)

@@ -45,17 +45,16 @@ class Frontend:
     Args:
         opened: the model's text side and resolved settings.
         client: the engine; started here.
-        stall_s: seconds without a step, while there is work, after which the engine counts as stuck.
     """
 
-    def __init__(self, opened: OpenedModel, client: CoreClient, stall_s: float = 60.0) -> None:
+    def __init__(self, opened: OpenedModel, client: CoreClient) -> None:
         resolved = opened.resolved
         self.opened = opened
         self.intake = Intake(
             opened.text, resolved.model.vocab_size, resolved.max_model_len, resolved.config.model.seed
         )
         self._client = client
-        self._watch = Watch(client.beat, stall_s)
+        self._watch = Watch(client.beat, resolved.config.watch.stall_s)
         self._lock = Lock()
         self._answers: dict[str, tuple[Answer, Sink]] = {}
         self._owner_by_sequence: dict[RequestId, str] = {}

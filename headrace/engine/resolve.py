@@ -18,6 +18,8 @@ DEFAULT_QUEUED_REQUESTS = 1024
 DEFAULT_QUEUED_TOKENS = 1_000_000
 MAX_AGEING_S = 3600.0
 MAX_SEQS = 4096
+MIN_WATCH_S = 1.0
+"""Signs of life come four times a second."""
 MAX_STEP_TOKENS = 1 << 20
 REPORT_LOGITS = 64
 """Logits rows per pass for prompt log-probabilities (each is V floats)."""
@@ -169,6 +171,7 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
     notes.add("device.backend", config.device.backend, device.backend, reasons[0])
     notes.add("device.isa", config.device.isa, device.isa, reasons[1])
     notes.add("device.threads", config.device.threads, device.threads, reasons[2])
+    _check_watch(config)
     schedule = config.schedule
     seqs = notes.pick(
         "schedule.max_num_seqs",
@@ -206,6 +209,13 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
         isa=device.isa,
         settings=tuple(notes.settings),
     )
+
+
+def _check_watch(config: EngineConfig) -> None:
+    for name in ("stall_s", "restart_s", "silence_s"):
+        value = getattr(config.watch, name)
+        if not value >= MIN_WATCH_S:
+            raise ConfigError(f"watch.{name} must be at least {MIN_WATCH_S:g}, got {value:g}")
 
 
 def _context(config: EngineConfig, model: ModelFacts) -> tuple[int, str]:

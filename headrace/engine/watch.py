@@ -39,7 +39,7 @@ class Watch:
     def health(self, death: str, *, is_closing: bool) -> EngineHealth:
         """The verdict; `death` says why the engine is not running, if known."""
         if self._beat() is None:
-            reason = death or "the engine is not running"
+            reason = death or "the engine is not running, or gives no sign of life"
             return EngineHealth(alive=False, making_progress=False, ready=False, reason=reason)
         stalled_s = self.stalled_s()
         if stalled_s > self._stall_s:

@@ -1,7 +1,7 @@
-"""HTTP connections with an end: a client must send the head of a request in time, or is cut off.
+"""HTTP connections with an end: a client must send a request's head in time and read its answer.
 
 Slow bodies are `serve/limits`' affair; here it is about who opens connections and says nothing, or a byte
-now and then, until the server has no file descriptor left.
+now and then, until the server has no file descriptor left; and about who asks for an answer and never reads.
 """
 
 import asyncio
@@ -11,6 +11,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from headrace.base.config import ServeConfig
+
 MAX_HEADER_BYTES = 1 << 16
 KEEP_ALIVE_S = 30
 HEAD_S = 30.0
@@ -18,9 +20,15 @@ HEAD_S = 30.0
 
 
 class Connection(H11Protocol):
-    """One client's connection, with one timer: it runs whenever no request is being answered."""
+    """One client's connection, with two timers.
 
+    One runs whenever no request is being answered, one while the client does not read and the buffers on the
+    way to it are full.
+    """
+
+    write_s = 60.0
     _deadline: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first head."""
@@ -40,9 +48,21 @@ class Connection(H11Protocol):
             self._wait(KEEP_ALIVE_S + HEAD_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer."""
+        """Forget the timers."""
         self._stop_waiting()
+        self._stop_unread()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client does not read: begin to wait for it."""
+        super().pause_writing()
+        self._stop_unread()
+        self._unread = self.loop.call_later(self.write_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It has read what was kept for it."""
+        self._stop_unread()
+        super().resume_writing()
 
     @property
     def _is_answering(self) -> bool:
@@ -58,18 +78,33 @@ class Connection(H11Protocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def _stop_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
     def _cut(self) -> None:
-        if not self._is_answering:
+        if self._is_answering:
+            return
+        if self.transport.get_write_buffer_size():  # closing would wait until somebody reads it
+            self.transport.abort()
+        else:
             self.transport.close()
 
 
-def http_config(app: ASGIApp, log_level: str) -> uvicorn.Config:
+def connection_type(write_timeout_s: float) -> type[Connection]:
+    """Connections whose clients have that long to read."""
+    return type("Connection", (Connection,), {"write_s": write_timeout_s})
+
+
+def http_config(app: ASGIApp, config: ServeConfig) -> uvicorn.Config:
     """How HTTP is spoken."""
+    log_level = config.log_level
     return uvicorn.Config(
         app,
         log_level=log_level,
         access_log=log_level == "debug",
-        http=Connection,
+        http=connection_type(config.write_timeout_s),
         ws="none",
         lifespan="off",
         server_header=False,

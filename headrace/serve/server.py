@@ -81,6 +81,11 @@ def check(config: ServeConfig) -> None:
             f"serve.max_body_bytes must be at least 1, got {config.max_body_bytes}",
             param="serve.max_body_bytes",
         )
+    if not config.write_timeout_s > 0:
+        raise ConfigError(
+            f"serve.write_timeout_s must be positive, got {config.write_timeout_s:g}",
+            param="serve.write_timeout_s",
+        )
     if config.drain_s < 0:
         raise ConfigError(
             f"serve.drain_s must not be negative, got {config.drain_s:g}; 0 cuts at once",
@@ -142,7 +147,7 @@ class _Loop:
         self._state = state
         self._app = InFlight(app)
         self._hurry = asyncio.Event()
-        self._server = _Server(http_config(self._app, state.config.log_level), on_started)
+        self._server = _Server(http_config(self._app, state.config), on_started)
         self._ending: asyncio.Task[None] | None = None
 
     async def run(self, sock: socket.socket) -> None:

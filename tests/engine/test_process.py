@@ -10,7 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.base.config import DeviceConfig, EngineConfig, KVConfig, ModelConfig, ServeConfig
+from headrace.base.config import (
+    DeviceConfig,
+    EngineConfig,
+    KVConfig,
+    ModelConfig,
+    ServeConfig,
+    WatchConfig,
+)
 from headrace.base.env import child_environment
 from headrace.base.errors import ConfigError, EngineDeadError, OverloadError, RequestError
 from headrace.base.faults import error_of, fault_of
@@ -20,7 +27,7 @@ from headrace.base.step import Delta, SequenceTiming, TokenLogprobs
 from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.llm import LLM
 from headrace.engine.process.ipc import HEADER, KINDS, MAX_FRAME_BYTES, Channel, Start, decode, encode
-from headrace.engine.process.remote import RemoteClient
+from headrace.engine.process.remote import MAX_PAUSE_S, RemoteClient
 from headrace.engine.watch import Watch
 from tests.kit.engine import tiny_llama
 
@@ -177,7 +184,7 @@ async def test_op2_health_follows_the_step_counter():
 
 
 async def test_a_stuck_process_is_killed_and_started_again():
-    client = await asyncio.to_thread(RemoteClient, config(), 1.0)
+    client = await asyncio.to_thread(RemoteClient, config(), WatchConfig(restart_s=1.0))
     events = []
     client.start(events.append)
     try:
@@ -190,6 +197,68 @@ async def test_a_stuck_process_is_killed_and_started_again():
         assert not is_alive(first)
     finally:
         await asyncio.to_thread(client.close)
+
+
+async def test_op2_a_frozen_process_turns_health_red_and_is_replaced():
+    watched = replace(config(), watch=WatchConfig(silence_s=1.0))
+    llm = await AsyncLLM.start(watched)
+    try:
+        first = llm.client.process_id
+        work = asyncio.create_task(gather(llm, [5], replace(PARAMS, max_tokens=150, min_tokens=150)))
+        os.kill(first, signal.SIGSTOP)
+        await until(lambda: not llm.health().alive, 3)
+        assert "no sign of life" in llm.health().reason
+        assert not llm.health().ready
+        with pytest.raises(EngineDeadError):
+            await work
+        await until(lambda: llm.health().ready, 20)
+        assert llm.client.process_id != first
+        assert not is_alive(first)
+        assert len(await gather(llm, [5, 6, 7], PARAMS)) == 2
+    finally:
+        await llm.close()
+
+
+async def test_op2_a_busy_engine_is_a_healthy_one():
+    llm = await AsyncLLM.start(config())
+    seen = set()
+    try:
+        params = replace(PARAMS, max_tokens=40, min_tokens=40)
+        work = [asyncio.create_task(gather(llm, [i, i + 1], params)) for i in range(60)]
+        while not all(task.done() for task in work):
+            seen.add((llm.health().alive, llm.health().making_progress, llm.health().ready))
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*work)
+    finally:
+        await llm.close()
+    assert seen == {(True, True, True)}
+
+
+async def test_op2_an_engine_that_is_killed_again_and_again_comes_back_each_time():
+    llm = await AsyncLLM.start(config())
+    try:
+        want = await answers(llm)
+        for n in range(4):
+            work = asyncio.create_task(gather(llm, [5], replace(PARAMS, max_tokens=150, min_tokens=150)))
+            await asyncio.sleep(0.05)
+            os.kill(llm.client.process_id, signal.SIGKILL)
+            await asyncio.wait([work])
+            assert work.exception() is None or isinstance(work.exception(), EngineDeadError)
+            await until(lambda n=n: llm.client.num_restarts == n + 1 and llm.health().ready, 20)
+            assert await answers(llm) == want
+    finally:
+        await llm.close()
+
+
+def test_a_process_that_keeps_dying_young_is_started_ever_later():
+    client = RemoteClient()
+    try:
+        pauses = []
+        for client._short_lives in range(12):
+            pauses.append(client._pause_s())
+        assert pauses == [0.0] * 4 + [2.0, 4.0, 8.0, 16.0] + [MAX_PAUSE_S] * 4
+    finally:
+        client.close()
 
 
 async def test_the_engine_process_runs_nothing_from_the_current_folder(tmp_path, monkeypatch):

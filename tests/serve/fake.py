@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import uvicorn
@@ -167,7 +167,7 @@ class LiveServer:
         self._sock = bind(config)
         app, self.state = build_app(cast("AsyncLLM", llm), config, access)
         self.url = url_of(self._sock)
-        self._server = uvicorn.Server(http_config(app, "error"))
+        self._server = uvicorn.Server(http_config(app, replace(config, log_level="error")))
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._sock]}, daemon=True
         )

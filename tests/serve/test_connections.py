@@ -1,16 +1,19 @@
 """Connections that say nothing, or say it slowly; settings of the server that cannot be meant."""
 
+import asyncio
 import socket
 import time
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
 from headrace.base.config import ServeConfig
 from headrace.base.errors import ConfigError
+from headrace.engine.outputs import ChoiceDelta
 from headrace.serve import connection, limits
 from headrace.serve.server import bind
-from tests.serve.fake import FakeLLM, LiveServer, hello
+from tests.serve.fake import FakeLLM, LiveServer, Seen, hello, word
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
 
@@ -45,6 +48,50 @@ def test_slow_clients_are_cut_off(monkeypatch: pytest.MonkeyPatch, opening: byte
             assert ends_within(raw, 5, drip) > 0.2
 
 
+async def endless(seen: Seen) -> AsyncIterator[tuple[ChoiceDelta, ...]]:
+    while True:
+        yield (word("x" * 4096),)
+        await asyncio.sleep(0)
+
+
+def unread(live: LiveServer, body: bytes) -> socket.socket:
+    """A connection whose client sends a request and reads nothing."""
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    host, port = live.url[7:].split(":")
+    raw.connect((host, int(port)))
+    raw.sendall(HEAD.replace(b"1000", str(len(body)).encode()) + b"\r\n" + body)
+    return raw
+
+
+def test_a_client_that_never_reads_its_stream_is_cut_and_its_request_ended() -> None:
+    with LiveServer(FakeLLM(endless), write_timeout_s=0.5) as live:
+        begin = time.monotonic()
+        with unread(live, b'{"prompt": "x", "stream": true}'):
+            while not (live.llm.seen and live.llm.seen[0].closed):
+                assert time.monotonic() - begin < 10
+                time.sleep(0.05)
+        assert time.monotonic() - begin > 0.4
+
+
+def test_a_client_that_reads_slowly_gets_everything() -> None:
+    async def long(seen: Seen) -> AsyncIterator[tuple[ChoiceDelta, ...]]:
+        for _ in range(400):
+            yield (word("x" * 4096),)
+            await asyncio.sleep(0)
+        yield (ChoiceDelta(index=0, finish_reason="stop"),)
+
+    with LiveServer(FakeLLM(long), write_timeout_s=1.5) as live:
+        got = b""
+        with unread(live, b'{"prompt": "x", "stream": true}') as raw:
+            while not got.endswith(b"[DONE]\n\n\r\n0\r\n\r\n"):
+                part = raw.recv(1 << 16)
+                assert part, "the server gave up on it"
+                got += part
+                time.sleep(0.01)
+        assert got.count(b"data: ") >= 400
+
+
 def test_a_connection_may_be_used_again_and_stay_idle_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEAD_S", 0.4)
     with LiveServer(FakeLLM(hello)) as live, httpx.Client(base_url=live.url) as client:
@@ -54,7 +101,15 @@ def test_a_connection_may_be_used_again_and_stay_idle_for_a_while(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"port": 65536}, {"port": -1}, {"port": 99999}, {"drain_s": -1.0}, {"max_body_bytes": 0}]
+    "wrong",
+    [
+        {"port": 65536},
+        {"port": -1},
+        {"port": 99999},
+        {"drain_s": -1.0},
+        {"write_timeout_s": 0.0},
+        {"max_body_bytes": 0},
+    ],
 )
 def test_settings_out_of_range_are_refused_by_name(wrong: dict) -> None:
     (name,) = wrong

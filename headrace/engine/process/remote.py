@@ -1,13 +1,12 @@
 """The engine in a process of its own: started here, watched, started again when it dies."""
 
 import subprocess
-from collections import deque
 from contextlib import suppress
 from threading import Event as Flag
 from threading import Lock, Thread
 
 from headrace.base.clock import now_s
-from headrace.base.config import EngineConfig
+from headrace.base.config import EngineConfig, WatchConfig
 from headrace.base.errors import EngineDeadError, HeadraceError
 from headrace.base.faults import error_of
 from headrace.base.messages import Beat, Command, Event, Failed, Fault, Ready, Shutdown
@@ -16,11 +15,11 @@ from headrace.engine.process.ipc import Channel, Start
 from headrace.engine.process.spawn import Spawned, spawn
 from headrace.engine.watch import Watch
 
-MAX_RESTARTS = 5
-RESTART_WINDOW_S = 300.0
 END_S = 5.0
-SILENCE_S = 30.0
-"""Without a beat for that long the process is taken for dead."""
+SHORT_LIFE_S = 10.0
+FREE_RESTARTS = 3
+"""So many deaths after a short life in a row are followed by a new process at once."""
+MAX_PAUSE_S = 30.0
 
 
 class RemoteClient:
@@ -28,15 +27,14 @@ class RemoteClient:
 
     Args:
         config: concrete settings (`Resolved.pinned`); None: the process starts, and waits for `load`.
+        watch: when a process counts as stuck; it is then killed and started again.
         spawned: a process that was started already; None: one is started here.
-        kill_stalled_s: a process that makes no step for this long, although it has work, is killed and
-            started again.
     """
 
     def __init__(
         self,
         config: EngineConfig | None = None,
-        kill_stalled_s: float = 300.0,
+        watch: WatchConfig | None = None,
         *,
         spawned: Spawned | None = None,
     ) -> None:
@@ -48,9 +46,11 @@ class RemoteClient:
         self._beat: Beat | None = None
         self._beat_s = now_s()
         self._is_closing = False
-        self._restarts: deque[float] = deque(maxlen=MAX_RESTARTS)
-        self._kill_stalled_s = kill_stalled_s
-        self._watch = Watch(self.beat, kill_stalled_s)
+        self.num_restarts = 0
+        self._short_lives = 0
+        self._ready_s = 0.0
+        self._limits = watch or WatchConfig()
+        self._watch = Watch(self.beat, self._limits.restart_s)
         self._ended = Flag()
         self._on_event: OnEvent
         self._take(spawned or spawn())
@@ -86,8 +86,9 @@ class RemoteClient:
         channel.send(command)
 
     def beat(self) -> Beat | None:
-        """The latest beat of a living process."""
-        return self._beat
+        """The latest beat of a living process; None: it is dead, or silent for too long."""
+        is_silent = now_s() - self._beat_s > self._limits.silence_s
+        return None if is_silent else self._beat
 
     def close(self) -> None:
         """Ask the process to end, then make it."""
@@ -126,6 +127,7 @@ class RemoteClient:
         first = None if self._channel is None else self._channel.receive()
         if isinstance(first, Ready):
             self.phases = first.phases
+            self._ready_s = now_s()
             self._note(Beat(steps=0, has_work=False))
             return first
         code = None if self._process is None else self._process.wait()
@@ -155,31 +157,36 @@ class RemoteClient:
             return None
 
     def _revive(self) -> bool:
-        """After a death: tell the users, start again. False: closing, or it died too often."""
+        """After a death: tell the users, start again; False: closing.
+
+        It never gives up, as whoever watches `/health` may end the server; but a process that keeps dying
+        young is started again ever later.
+        """
         self._note(None)
         with self._lock:
             if self._is_closing:
                 return False
         code = self._reap()
         self._on_event(_death(f"the engine process ended with status {code} and is being started again"))
-        while not self._is_closing:
-            recent = [s for s in self._restarts if now_s() - s < RESTART_WINDOW_S]
-            if len(recent) >= MAX_RESTARTS:
-                self._on_event(
-                    _death(f"the engine process died {len(recent)} times; it is not started again")
-                )
-                return False
-            self._restarts.append(now_s())
+        is_young = now_s() - self._ready_s < SHORT_LIFE_S
+        self._short_lives = self._short_lives + 1 if is_young else 0
+        while not self._ended.wait(self._pause_s()):
             try:
                 if not self._relaunch():
                     return False
                 self._on_event(self._await_ready())
             except HeadraceError as error:
                 self._on_event(_death(f"the engine process could not be started again: {error.message}"))
-                self._ended.wait(1.0)
+                self._short_lives += 1
                 continue
+            self.num_restarts += 1
             return True
         return False
+
+    def _pause_s(self) -> float:
+        return min(2.0 ** (self._short_lives - FREE_RESTARTS), MAX_PAUSE_S) * (
+            self._short_lives > FREE_RESTARTS
+        )
 
     def _relaunch(self) -> bool:
         """Start again, unless closing: whoever closes then sees either no process or the new one."""
@@ -203,12 +210,12 @@ class RemoteClient:
 
     def _guard(self) -> None:
         """Kill a process that is stuck or silent; `_listen` then sees its end."""
-        while not self._ended.wait(1.0):
+        while not self._ended.wait(min(1.0, self._limits.silence_s / 2)):
             process = self._process
             if process is None or self._beat is None:
                 continue
-            is_silent = now_s() - self._beat_s > SILENCE_S
-            if is_silent or self._watch.stalled_s() > self._kill_stalled_s:
+            is_silent = now_s() - self._beat_s > 2 * self._limits.silence_s
+            if is_silent or self._watch.stalled_s() > self._limits.restart_s:
                 process.kill()
 
 
