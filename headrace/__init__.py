@@ -14,10 +14,11 @@ _HOME_BY_NAME = {
     "LLM": "headrace.engine.llm",
     "AsyncLLM": "headrace.engine.async_llm",
     "SamplingParams": "headrace.base.request",
+    "Grammar": "headrace.base.grammar",
     "EngineConfig": "headrace.base.config",
 }
 
-__all__ = ["LLM", "AsyncLLM", "EngineConfig", "SamplingParams", "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["LLM", "AsyncLLM", "EngineConfig", "Grammar", "SamplingParams", "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:

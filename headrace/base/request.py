@@ -8,6 +8,7 @@ from operator import index
 from typing import Any, cast
 
 from headrace.base.errors import RequestError
+from headrace.base.grammar import PARAM, Grammar
 from headrace.base.ids import AdapterId, RequestId
 from headrace.base.tasks import BeamSearch, Pooling
 from headrace.base.terms import Terms
@@ -87,6 +88,8 @@ class SamplingParams:
     """The same for the prompt's tokens."""
     skip_special_tokens: bool = True
     """Leave special tokens out of the text."""
+    structured: Grammar | None = None
+    """What the answer must look like, from its first token on; the end tokens come when it is complete."""
 
     def __post_init__(self) -> None:
         """Bring values into the declared types, then check every range."""
@@ -104,6 +107,8 @@ class SamplingParams:
         _in("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         self._check_lists()
         self._check_counts()
+        if self.structured is not None:
+            self._check_structured()
 
     def _settle_types(self) -> None:
         forms = dict.fromkeys(_REALS, _real) | dict.fromkeys(_WHOLES, _whole)
@@ -159,6 +164,18 @@ class SamplingParams:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= MAX_LOGPROBS:
                 raise RequestError(f"{name} must be in [0, {MAX_LOGPROBS}], got {value}", param=name)
+
+    def _check_structured(self) -> None:
+        if not isinstance(self.structured, Grammar):  # pyright: ignore
+            raise RequestError(
+                f"structured must be a Grammar, such as Grammar.json(schema), got {self.structured!r:.80}",
+                param=PARAM,
+            )
+        if self.ignore_eos:
+            raise RequestError(
+                "ignore_eos and structured output exclude each other: nothing may follow a complete answer",
+                param="ignore_eos",
+            )
 
 
 def _real(name: str, value: Any) -> float:

@@ -6,7 +6,7 @@ frozen dataclass takes three to four times as long. Nobody changes them all the 
 
 from dataclasses import dataclass
 from enum import Enum, IntFlag
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from headrace.base.ids import BlockId, BlockKey, RequestId, SlotId
 from headrace.base.request import FinishReason, Request
@@ -83,6 +83,21 @@ class Row:
             )
 
 
+class StepMasks(Protocol):
+    """The tokens that rows may draw; made while the step computes, and taken when it draws."""
+
+    slots: tuple[SlotId, ...]
+    """The slots that have a mask, each once."""
+
+    def take(self) -> memoryview:
+        """Wait for the masks.
+
+        Returns:
+            [len(slots) * ceil(V / 32)] words of 32 bits, slot after slot: bit id % 32 of word id // 32.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
     """What one step does, in this order: ends, begins, moves, rows.
@@ -95,6 +110,8 @@ class StepPlan:
     moves: tuple[BlockMove, ...] = ()
     begins: tuple[SlotBegin, ...] = ()
     rows: tuple[Row, ...] = ()
+    masks: StepMasks | None = None
+    """Of rows that sample under a grammar."""
 
     @property
     def num_tokens(self) -> int:

@@ -7,6 +7,7 @@ engine does it); `build_core` loads the weights and makes the loop's core (the p
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -26,6 +27,7 @@ from headrace.compute.weights.catalogue import locate, packed_dir
 from headrace.compute.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.compute.weights.packed.cache import PackedCache
 from headrace.engine.core import CoreSizes, EngineCore
+from headrace.engine.grammars.structured import Structured
 from headrace.engine.resolve import DeviceFacts, ModelFacts, Resolved, resolve
 from headrace.engine.text import NO_TEXT, Text, load_text
 from headrace.host.kv.ledger import KVLedger
@@ -127,7 +129,7 @@ def open_and_build(config: EngineConfig, phases: Phases) -> tuple[OpenedModel, E
     """
     opened = open_model(config, phases, with_text=False)
     text = TextLoading(config, opened.checkpoint)
-    core = build_core(opened, phases)
+    core = build_core(opened, phases, text.result)
     try:
         with phases.phase("tokenizer"):
             return replace(opened, text=text.result()), core
@@ -186,8 +188,10 @@ def sampling_defaults(config: EngineConfig, checkpoint: Checkpoint) -> SamplingP
     return replace(SamplingParams(), **named)
 
 
-def build_core(opened: OpenedModel, phases: Phases | None = None) -> EngineCore:
-    """Load the weights and make the core.
+def build_core(
+    opened: OpenedModel, phases: Phases | None = None, text: Callable[[], Text] | None = None
+) -> EngineCore:
+    """Load the weights and make the core; grammars take the model's text side from `text`.
 
     Raises:
         CheckpointError: weights that the backend lacks or that are broken.
@@ -213,7 +217,20 @@ def build_core(opened: OpenedModel, phases: Phases | None = None) -> EngineCore:
     sizes = CoreSizes(
         num_blocks=resolved.num_blocks, weight_bytes=model.weight_bytes, kv_bytes=resolved.kv_bytes
     )
-    return EngineCore(scheduler, runner, sizes, model.rope.kv_domain, backend.close)
+    structured = Structured(
+        text or partial(text_of, opened), opened.checkpoint.spec.vocab_size, resolved.threads
+    )
+    return EngineCore(scheduler, runner, sizes, structured, model.rope.kv_domain, backend.close)
+
+
+def text_of(opened: OpenedModel) -> Text:
+    """The text side of a model that was opened without it.
+
+    Raises:
+        CheckpointError: the tokenizer is broken.
+    """
+    checkpoint, config = opened.checkpoint, opened.resolved.config
+    return load_text(checkpoint.tokenizer_source, checkpoint.generation, config.model.tokenizer)
 
 
 def packed_cache(device: DeviceConfig) -> PackedCache | None:

@@ -9,6 +9,8 @@ from headrace.base.messages import News, Stats
 from headrace.base.request import FinishReason, Request
 from headrace.base.step import Delta, StepPlan, StepResult
 from headrace.compute.runner.runner import Runner
+from headrace.engine.grammars.structured import Structured
+from headrace.host.grammar.matcher import Matcher
 from headrace.host.sched.scheduler import Scheduler
 
 
@@ -28,6 +30,7 @@ class EngineCore:
         scheduler: plans and commits.
         runner: runs plans.
         sizes: memory of the parts.
+        structured: the grammars of requests.
         kv_domain: what the KV of a prompt of this length depends on besides its tokens.
         close: frees the backend.
     """
@@ -37,11 +40,13 @@ class EngineCore:
         scheduler: Scheduler,
         runner: Runner,
         sizes: CoreSizes,
+        structured: Structured,
         kv_domain: Callable[[int], str],
         close: Callable[[], None],
     ) -> None:
         self.scheduler = scheduler
         self.runner = runner
+        self.structured = structured
         self.steps = 0
         self._sizes = sizes
         self._kv_domain = kv_domain
@@ -54,12 +59,22 @@ class EngineCore:
         """Whether any request is not finished."""
         return self.scheduler.has_work
 
-    def add(self, requests: tuple[Request, ...]) -> None:
-        """Queue the choices of one API request, all or none. Raises as `Scheduler.add_group`."""
+    def add(self, requests: tuple[Request, ...], matchers: tuple[Matcher, ...] | None = None) -> None:
+        """Queue the choices of one API request, all or none. Raises as `Scheduler.add_group`.
+
+        `matchers` are those of their grammar; None: requests that have one wait for it to be compiled.
+
+        Raises:
+            RequestError: the grammar cannot be used.
+        """
+        if matchers is None and requests[0].sampling.structured is not None:
+            matchers = self.structured.compile(requests)
         domain = self._kv_domain(len(requests[0].prompt_ids))
         if domain:
             requests = tuple(replace(r, kv_domain=domain) for r in requests)
         self.scheduler.add_group(requests)
+        if matchers:
+            self.structured.adopt(requests, matchers)
         self._counts["requests_added"] += 1
 
     def finish(self, request_ids: Iterable[RequestId], reason: FinishReason) -> News:
@@ -85,7 +100,7 @@ class EngineCore:
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute a planned step."""
-        return self.runner.run(plan)
+        return self.runner.run(self.structured.attach(plan))
 
     def wait_s(self) -> float | None:
         """Seconds after which `step` may do more without any event; None: never."""
@@ -108,7 +123,9 @@ class EngineCore:
             "numeric_errors": counts["numeric_errors"],
             "requests_added": counts["requests_added"],
             "step_seconds": self._step_seconds,
+            "grammar_mask_seconds": self.structured.mask_seconds,
         }
+        counters |= self.structured.counts
         counters |= {f"finished_{reason.value}": counts[reason.value] for reason in FinishReason}
         counters |= {f"prefix_{outcome.value}": count for outcome, count in prefix.outcomes}
         gauges: dict[str, float] = {
@@ -134,10 +151,11 @@ class EngineCore:
 
     def close(self) -> None:
         """Stop the backend's threads and free its memory."""
+        self.structured.close()
         self._close()
 
     def _news(self, deltas: Iterable[Delta]) -> News:
-        kept = tuple(deltas)
+        kept = self.structured.settle(deltas)
         for delta in kept:
             self._counts["generated_tokens"] += len(delta.new_ids)
             if delta.finish is not None:

@@ -21,7 +21,10 @@ from headrace.base.messages import (
     News,
     Refused,
 )
+from headrace.base.request import Request
+from headrace.base.step import Delta
 from headrace.engine.core import EngineCore
+from headrace.engine.grammars.compiling import Compiled, CompileQueue
 
 Send = Callable[[Event], None]
 
@@ -37,7 +40,8 @@ class EngineLoop:
     def __init__(self, core: EngineCore, send: Send) -> None:
         self._core = core
         self._send = send
-        self._inbox: SimpleQueue[Command] = SimpleQueue()
+        self._inbox: SimpleQueue[Command | Compiled] = SimpleQueue()
+        self._compiling = CompileQueue(core.structured, self._inbox.put)
         self._is_held = False
         self._is_open = True
 
@@ -85,11 +89,13 @@ class EngineLoop:
             return
         self._obey(command)
 
-    def _obey(self, command: Command) -> None:
+    def _obey(self, command: Command | Compiled) -> None:
         if isinstance(command, AddGroup):
             self._add(command)
+        elif isinstance(command, Compiled):
+            self._add_compiled(command)
         elif isinstance(command, Finish):
-            self._tell(self._core.finish(command.request_ids, command.reason))
+            self._finish(command)
         elif isinstance(command, AskStats):
             self._send(self._core.stats(command.ask_id))
         elif isinstance(command, Hold):
@@ -99,10 +105,34 @@ class EngineLoop:
 
     def _add(self, command: AddGroup) -> None:
         try:
-            self._core.add(command.requests)
+            if command.requests[0].sampling.structured is None:
+                self._core.add(command.requests)
+            else:
+                self._compiling.start(command)
         except HeadraceError as error:
-            names: tuple[RequestId, ...] = tuple(r.request_id for r in command.requests)
-            self._send(Refused(request_ids=names, fault=fault_of(error)))
+            self._refuse(command.requests, error)
+
+    def _add_compiled(self, compiled: Compiled) -> None:
+        requests, matchers = self._compiling.claim(compiled)
+        if not requests:
+            return
+        try:
+            if compiled.error is not None:
+                raise compiled.error
+            self._core.add(requests, matchers)
+        except HeadraceError as error:
+            self._refuse(requests, error)
+
+    def _refuse(self, requests: tuple[Request, ...], error: HeadraceError) -> None:
+        names: tuple[RequestId, ...] = tuple(r.request_id for r in requests)
+        self._send(Refused(request_ids=names, fault=fault_of(error)))
+
+    def _finish(self, command: Finish) -> None:
+        ended = self._compiling.finish(command.request_ids)
+        if ended:
+            deltas = tuple(Delta(name, finish=command.reason) for name in ended)
+            self._tell(News(step=self._core.steps, deltas=deltas))
+        self._tell(self._core.finish(command.request_ids, command.reason))
 
     def _tell(self, news: News) -> None:
         if news.deltas:

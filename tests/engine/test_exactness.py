@@ -14,7 +14,8 @@ def check_schedule(subject: Rig, alone: Rig, seed: int, most: int = 64, **limits
     rng = random.Random(seed)
     shape = random_shape(rng)
     capacity = shape["num_blocks"] * shape["block_size"]
-    requests = random_requests(rng, min(capacity, most), **limits)
+    share = rng.choice([0.0, 0.0, 0.3, 0.8])
+    requests = random_requests(rng, min(capacity, most), structured=share, **limits)
     arrivals = {r.request_id: rng.choice([0, 0, rng.randint(0, 20)]) for r in requests}
     aborts = {r.request_id: rng.randint(0, 25) for r in requests if rng.random() < 0.1}
     lives = Drive(subject.core(**shape)).run(requests, arrivals=arrivals, aborts=aborts)

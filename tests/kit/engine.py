@@ -11,6 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from headrace.base.config import EngineConfig, KVConfig, ModelConfig, ScheduleConfig
+from headrace.base.grammar import Grammar
 from headrace.base.request import FinishReason, Request, SamplingParams
 from headrace.base.tasks import Pooling
 from headrace.compute.models.load import load_model
@@ -19,7 +20,10 @@ from headrace.compute.sampling.seeds import choice_seed
 from headrace.compute.weights.checkpoint import open_checkpoint
 from headrace.engine.build import make_runner, make_scheduler, model_facts
 from headrace.engine.core import CoreSizes, EngineCore
+from headrace.engine.grammars.structured import Structured
 from headrace.engine.resolve import DeviceFacts, resolve
+from headrace.engine.text import Text
+from headrace.host.text.chat import ChatTemplate
 
 VOCAB = 96
 LENGTH = 192
@@ -94,6 +98,43 @@ def make_backend(name: str, threads: int = 1):
     return NativeBackend(NativeOptions(isa=_native.isas()[0], threads=threads))
 
 
+class TinyTokenizer:
+    """Spells the tokens of the tiny llama: three marks, letters and signs, then some longer pieces."""
+
+    CHARS = 'abcdefghijklmnopqrstuvwxyz0123456789 {}[]":,.-\n\\_()<>'
+    PIECES = ('{"', '":', '",', "ab", "the", "12", "  ", "true", "false", "null", '"}', "}]", "[1", "é")
+
+    def __init__(self) -> None:
+        spelled = [b"", b"", b"", *(c.encode() for c in self.CHARS), *(p.encode() for p in self.PIECES)]
+        self._bytes = spelled + [b""] * (VOCAB - len(spelled))
+        self.vocab_size, self.bos_id = VOCAB, 1
+        self.specials = ()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._bytes[token_id] if token_id < VOCAB else b""
+
+    def encode(self, text: str, **_) -> list[int]:
+        return [3 + self.CHARS.index(char) for char in text]
+
+
+@cache
+def tiny_text() -> Text:
+    """The text side of the tiny llama."""
+    return Text(TinyTokenizer(), ChatTemplate(None, {}), frozenset({END}))  # type: ignore[arg-type]
+
+
+GRAMMARS = (
+    Grammar.regex("[a-f]{1,8}"),
+    Grammar.regex("[a-z ]*"),
+    Grammar.choice(["the", "then 12", "ab"]),
+    Grammar.json({"type": "array", "items": {"type": "integer"}, "maxItems": 4}),
+    Grammar.json({"type": "object", "properties": {"ab": {"type": "boolean"}}, "required": ["ab"]}),
+    Grammar.json_object(whitespace=""),
+    Grammar.lark('start: "a" start "b" | "12"'),
+)
+"""Constraints that the tiny vocabulary can meet."""
+
+
 class Rig:
     """A loaded model that many small engines share, one after the other."""
 
@@ -101,6 +142,7 @@ class Rig:
         self.checkpoint = open_checkpoint(path)
         self.backend = make_backend(backend, threads)
         self.name, self.threads, self.length = backend, threads, length
+        self.text = tiny_text
         self._alone: dict[str, EngineCore] = {}
         self.model = load_model(self.checkpoint, self.backend, length, max_slots=16)
 
@@ -136,7 +178,10 @@ class Rig:
         resolved = replace(resolve(config, facts, device), max_num_batched_tokens=shape.budget)
         sizes = CoreSizes(num_blocks=shape.num_blocks, weight_bytes=0, kv_bytes=0)
         runner = make_runner(resolved, self.model, self.backend)
-        return EngineCore(make_scheduler(resolved), runner, sizes, self.model.rope.kv_domain, lambda: None)
+        structured = Structured(self.text, self.checkpoint.spec.vocab_size, self.threads)
+        return EngineCore(
+            make_scheduler(resolved), runner, sizes, structured, self.model.rope.kv_domain, lambda: None
+        )
 
     def solo(self, request: Request, dtype: str = "f32") -> "Life":
         """The request alone: whole prompt at once, no cache, room for everything."""
@@ -271,9 +316,17 @@ EDGES = (1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49)
 
 
 def random_requests(
-    rng: random.Random, most_tokens: int, *, most_requests: int = 5, most_output: int = 12
+    rng: random.Random,
+    most_tokens: int,
+    *,
+    most_requests: int = 5,
+    most_output: int = 12,
+    structured: float = 0.0,
 ) -> list[Request]:
-    """A few requests with shared prefixes, some with several choices; each needs at most `most_tokens`."""
+    """A few requests with shared prefixes, some with several choices; each needs at most `most_tokens`.
+
+    `structured`: the share of requests that answer under a grammar.
+    """
     base = [rng.randrange(3, VOCAB) for _ in range(64)]
     requests: list[Request] = []
     for i in range(rng.randint(2, most_requests)):
@@ -285,6 +338,8 @@ def random_requests(
             pooling, plain = rng.choice(list(Pooling)), SamplingParams(max_tokens=1, seed=0)
             requests.append(Request(request_id=f"r{i}.0", prompt_ids=prompt, sampling=plain, task=pooling))
             continue
+        if structured and rng.random() < structured:
+            sampling = replace(sampling, structured=rng.choice(GRAMMARS))
         for k in range(rng.choice([1, 1, 1, 2, 3])):
             own = replace(
                 sampling,

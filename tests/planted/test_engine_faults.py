@@ -289,6 +289,8 @@ def schedules():
             _SOLO[seed] = (shape, requests, answers)
         shape, requests = crowded()
         _SOLO["crowded"] = (shape, requests, {r.request_id: rig().solo(r).answer for r in requests})
+        shape, requests = plain()
+        _SOLO["plain"] = (shape, requests, {r.request_id: rig().solo(r).answer for r in requests})
     return _SOLO
 
 
@@ -307,6 +309,16 @@ def crowded():
         for name in ("a", "b")
     ]
     return {"num_blocks": 10, "block_size": 16}, requests
+
+
+def plain():
+    """Two requests that decode side by side, block after block, with nothing that leaves the short way."""
+    sampling = SamplingParams(temperature=1.0, seed=5, max_tokens=40)
+    requests = [
+        Request(request_id=name, prompt_ids=(first, 8, 9), sampling=sampling)
+        for name, first in (("a", 5), ("b", 6))
+    ]
+    return {"num_blocks": 40, "block_size": 4}, requests
 
 
 def is_caught(shape, requests, answers) -> bool:

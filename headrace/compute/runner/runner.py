@@ -93,9 +93,13 @@ class Runner:
         rows = [row for row in plan.rows if not row.wants & Wants.HIDDEN] if pooled else plan.rows
         outcomes = [Outcome() for _ in rows]
         bytes_read = operations = 0
+        is_first = True
         for pieces in passes(rows, self._parts.max_logits) if rows else ():
             context = self._inputs.gather(pieces)
             logits = self._parts.program.run(context)
+            if is_first:  # not before: the masks are made while the program runs
+                self._state.sampling.set_masks(plan.masks)
+                is_first = False
             self._draws.take(pieces, logits, outcomes)
             read, done = self._cost(context, int(context.key_len.sum()))
             bytes_read, operations = bytes_read + read, operations + done
@@ -168,8 +172,8 @@ class Runner:
         )
 
     def _propose(self, slot: int) -> int:
-        if self._parts.propose is None:
-            return 0
+        if self._parts.propose is None or self._state.sampling.has_mask(slot):
+            return 0  # masks of the places after drafts are not made
         known = self._state.tokens[slot, : self._state.num_tokens[slot]].tolist()
         drafts = list(self._parts.propose(known))[: self._parts.max_drafts]
         self._state.draft(slot, drafts)

@@ -11,7 +11,8 @@ Order of operations for one row of logits `l` [V] (float32):
 2. **Report.** Log-probabilities in answers are those of the raw model, taken here, before anything else:
    `l - max(l) - log(sum(exp(l - max(l))))`. Order of tokens, ranks included: larger value first, ties by
    lower id.
-3. **Allowed mask.** Tokens whose bit is clear become -inf.
+3. **Allowed mask.** Tokens whose bit is clear become -inf: those outside `allowed_token_ids`, and those that
+   the request's grammar does not allow at this place.
 4. **Bias.** Values are added; -inf bans (bad words, end tokens before `min_tokens`).
 5. **Penalties.** For each distinct token of prompt and output:
    `l = l / repetition if l > 0 else l * repetition`; then, with `count` = occurrences in the output,

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.base.request import Request
+from headrace.base.step import StepMasks
 from headrace.compute.ops.api import F32, I32, AllowedMask, SampleBatch, SeenTokens, TokenBias
 from headrace.compute.sampling.state import SlotExtras, needs_extras
 
@@ -37,6 +38,7 @@ class SamplingState:
         self._penalties = np.zeros((num_slots, 3), np.float32)
         self._num_logprobs = np.full(num_slots, -1, np.int32)
         self._extras: dict[int, SlotExtras] = {}
+        self._masks: dict[int, NDArray[np.uint32]] = {}
 
     def begin(self, slot: int, request: Request, output: Sequence[int]) -> None:
         """A sequence enters a slot with its output so far.
@@ -74,6 +76,17 @@ class SamplingState:
             for token in tokens:
                 extras.add(token)
 
+    def set_masks(self, masks: StepMasks | None) -> None:
+        """The masks of this step; waits until they are made."""
+        self._masks = {}
+        if masks is not None:
+            rows = np.frombuffer(masks.take(), np.uint32).reshape(len(masks.slots), -1)
+            self._masks = {int(slot): row for slot, row in zip(masks.slots, rows, strict=True)}
+
+    def has_mask(self, slot: int) -> bool:
+        """Whether a grammar says what the slot may draw in this step."""
+        return slot in self._masks
+
     def num_logprobs(self, slot: int) -> int:
         """Top log-probabilities that the slot's request wants; -1: none at all."""
         return int(self._num_logprobs[slot])
@@ -108,8 +121,16 @@ class SamplingState:
             extras = [self._extras.get(d.slot) for d in draws]
             batch.seen = _seen(draws, extras)
             batch.bias = _bias(draws, extras)
-            batch.allowed = _allowed(extras)
+            batch.allowed = _allowed([self._mask(d, e) for d, e in zip(draws, extras, strict=True)])
         return batch
+
+    def _mask(self, draw: Draw, extras: SlotExtras | None) -> NDArray[np.uint32] | None:
+        """The tokens that may be drawn, by the request and by its grammar; None: all."""
+        own = None if extras is None else extras.mask
+        made = self._masks.get(draw.slot)
+        if own is None or made is None:
+            return made if own is None else own
+        return own & made
 
 
 def _seen(draws: Sequence[Draw], extras: Sequence[SlotExtras | None]) -> SeenTokens | None:
@@ -137,8 +158,7 @@ def _bias(draws: Sequence[Draw], extras: Sequence[SlotExtras | None]) -> TokenBi
     )
 
 
-def _allowed(extras: Sequence[SlotExtras | None]) -> AllowedMask | None:
-    masks = [e.mask if e is not None else None for e in extras]
+def _allowed(masks: Sequence[NDArray[np.uint32] | None]) -> AllowedMask | None:
     rows = np.full(len(masks), -1, np.int32)
     given = [m for m in masks if m is not None]
     if not given:

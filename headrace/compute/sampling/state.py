@@ -124,6 +124,7 @@ def needs_extras(request: Request) -> bool:
         or sampling.logit_bias
         or sampling.bad_words_ids
         or sampling.allowed_token_ids is not None
+        or sampling.structured is not None
         or (sampling.min_tokens and request.end_ids)
     )
 
