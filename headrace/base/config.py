@@ -159,6 +159,20 @@ class AccessConfig:
         (), "key that requests must bring; give it again for more keys (in the environment: commas)"
     )
     keys_file: str | None = setting(None, "YAML file of keys with a name, a share and limits each")
+    cors_origins: tuple[str, ...] = setting(
+        (), "web origins whose pages may call the server, such as https://example.org; *: all"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveConfig:
+    """What is told about requests."""
+
+    access_log: bool = setting(False, "write a JSON line per request to the standard error output")
+    log_prompts: bool = setting(False, "put the bodies of requests (their first 64 KiB) into the access log")
+    otlp_endpoint: str | None = setting(
+        None, "URL that OpenTelemetry traces are sent to over HTTP; needs the extra otel"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +186,7 @@ class EngineConfig:
     serve: ServeConfig = field(default_factory=ServeConfig)
     access: AccessConfig = field(default_factory=AccessConfig)
     watch: WatchConfig = field(default_factory=WatchConfig)
+    observe: ObserveConfig = field(default_factory=ObserveConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -252,6 +252,11 @@ class AsyncLLM:
         """State of the engine, from its step counter; never waits."""
         return self.frontend.health()
 
+    @property
+    def num_restarts(self) -> int:
+        """How many times the engine process was started again."""
+        return self.client.num_restarts if isinstance(self.client, RemoteClient) else 0
+
     async def stats(self) -> EngineStats:
         """Counters and gauges.
 

@@ -2,38 +2,39 @@
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
-from headrace.base.config import AccessConfig, ServeConfig
-from headrace.base.errors import HeadraceError
+from headrace.base.config import EngineConfig
+from headrace.base.errors import HeadraceError, OverloadError
 from headrace.base.registry import Registry
 from headrace.engine.async_llm import AsyncLLM
 from headrace.serve.faults import fault_response, on_headrace_error, on_http_exception
 from headrace.serve.front.gate import Gate
 from headrace.serve.front.keys import load_keys
+from headrace.serve.front.log import write_line
+from headrace.serve.front.record import Recorder, Report
+from headrace.serve.front.traces import open_traces
 from headrace.serve.metrics import ServerMetrics
 from headrace.serve.state import Served, served
 
 ROUTE_FILES: Registry[tuple[BaseRoute, ...]] = Registry("endpoint", "headrace.serve.routes", "ROUTES")
 
 
-def build_app(
-    llm: AsyncLLM, config: ServeConfig, access: AccessConfig | None = None
-) -> tuple[ASGIApp, Served]:
+def build_app(llm: AsyncLLM, config: EngineConfig) -> tuple[ASGIApp, Served]:
     """The application that serves an engine, and its state.
 
     Args:
         llm: a started engine; it is not closed here.
-        config: the server's settings.
-        access: who may use it; with keys, every path but the probes needs one.
+        config: the settings; with keys, every path but the probes needs one.
 
     Raises:
-        ConfigError: the keys cannot be used.
+        ConfigError: the keys cannot be used, or a package is missing.
     """
-    state = Served(llm=llm, config=config, metrics=ServerMetrics())
+    state = Served(llm=llm, config=config.serve, metrics=ServerMetrics())
     app = Starlette(
         routes=[route for routes in ROUTE_FILES.all().values() for route in routes],
         exception_handlers={
@@ -43,11 +44,38 @@ def build_app(
         },
     )
     app.state.served = state
-    return Gate(app, load_keys(access or AccessConfig())), state
+    return _fronted(app, state, config), state
+
+
+def _fronted(app: Starlette, state: Served, config: EngineConfig) -> ASGIApp:
+    """The application behind the gate, with CORS before it (preflights bring no key), the recorder first."""
+    gated: ASGIApp = Gate(app, load_keys(config.access))
+    origins = config.access.cors_origins
+    if origins:
+        gated = CORSMiddleware(
+            gated,
+            allow_origins=origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=("retry-after", "x-request-id"),
+        )
+    paths = frozenset(getattr(route, "path", "") for route in app.routes)
+    reports: list[Report] = [lambda record: state.metrics.report(record, paths)]
+    observe = config.observe
+    if observe.access_log:
+        reports.append(write_line)
+    if observe.otlp_endpoint:
+        traces = open_traces(observe.otlp_endpoint)
+        state.at_end.append(traces.close)
+        reports.append(traces.report)
+    return Recorder(gated, reports, with_body=observe.access_log and observe.log_prompts)
 
 
 async def _counted(request: Request, error: Exception) -> Response:
     if not isinstance(error, HeadraceError):
         return await on_headrace_error(request, error)
-    served(request).metrics.refused.labels(error.code).inc()
+    metrics = served(request).metrics
+    metrics.refused.labels(error.code).inc()
+    if isinstance(error, OverloadError):
+        metrics.rejections.labels(error.code).inc()
     return fault_response(error, request.url.path)

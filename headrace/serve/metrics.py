@@ -1,24 +1,46 @@
 """Prometheus metrics: what this process observes of requests, and the engine's own counters and gauges.
 
-TTFT: arrival of a request to its first token. ITL: time between two outputs of one choice. E2E: arrival to
-the end. Failed requests are counted by reason and stay out of the histograms.
+Names are vLLM's with our prefix. TTFT: arrival of a request to its first token. ITL: time between two outputs
+of one choice. E2E: arrival to the end. Queue, prefill and decode time are the engine's, of each prompt.
+Failed requests are counted by reason and stay out of the histograms.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from headrace.base.clock import now_s
 from headrace.engine.outputs import EngineStats, RequestOutput
+from headrace.serve.front.record import Answered, Record, current_answered
 
+_METHODS = frozenset({"GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH"})
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+
+_TOKENS = tuple(float(2**n) for n in range(18))
+_PHASES: Mapping[str, tuple[str, str]] = {
+    "headrace_request_queue_time_seconds": ("queue_s", "Arrival to the first step."),
+    "headrace_request_prefill_time_seconds": ("prefill_s", "First step to first token."),
+    "headrace_request_decode_time_seconds": ("decode_s", "First token to the end."),
+}
+_COUNTS: Mapping[str, tuple[str, str]] = {
+    "headrace_request_num_preemptions": ("preempted", "Preemptions of a request."),
+    "headrace_request_prefill_kv_computed_tokens": ("prefill_tokens", "Prompt tokens computed, not cached."),
+}
 
 _COUNTERS: Mapping[str, tuple[str, str]] = {
     "headrace_prompt_tokens": ("prompt_tokens", "Prompt tokens of finished prefills, cached ones included."),
     "headrace_generation_tokens": ("generated_tokens", "Tokens drawn."),
+    "headrace_prompt_tokens_cached": ("cached_prompt_tokens", "Prompt tokens that needed no computing."),
     "headrace_prefix_cache_hits": ("cached_prompt_tokens", "Prompt tokens found in the prefix cache."),
     "headrace_prefix_cache_queries": ("prompt_tokens", "Prompt tokens looked up in the prefix cache."),
     "headrace_num_preemptions": ("preemptions", "Preemptions of running sequences."),
@@ -29,6 +51,7 @@ _COUNTERS: Mapping[str, tuple[str, str]] = {
 _GAUGES: Mapping[str, tuple[str, str]] = {
     "headrace_num_requests_running": ("running", "Sequences that run."),
     "headrace_num_requests_waiting": ("waiting", "Sequences that wait."),
+    "headrace_num_tokens_waiting": ("waiting_tokens", "Prompt tokens of sequences that wait."),
     "headrace_kv_blocks_total": ("blocks_total", "Blocks of the KV pool."),
     "headrace_kv_blocks_held": ("blocks_held", "Blocks held by sequences."),
     "headrace_kv_blocks_evictable": ("blocks_evictable", "Cached blocks that nobody holds."),
@@ -77,6 +100,34 @@ class ServerMetrics:
         self.refused = Counter(
             "headrace_request_refused", "Requests answered with an error.", ["code"], registry=self.registry
         )
+        self.rejections = Counter(
+            "headrace_admission_rejections",
+            "Requests refused because of load.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.http = Counter(
+            "headrace_http_requests",
+            "HTTP requests.",
+            ["method", "handler", "status"],
+            registry=self.registry,
+        )
+        self.key_tokens = Counter(
+            "headrace_key_tokens", "Tokens by API key.", ["key", "kind"], registry=self.registry
+        )
+        self.alive = Gauge("headrace_engine_alive", "Whether /health is 200.", registry=self.registry)
+        self.restarts = Gauge(
+            "headrace_engine_restarts", "New engine processes since start.", registry=self.registry
+        )
+        ProcessCollector(registry=self.registry)
+        self.phases = {n: self._histogram(n, text) for n, (_, text) in _PHASES.items()}
+        self.counts = {n: self._histogram(n, text, (0.0, *_TOKENS)) for n, (_, text) in _COUNTS.items()}
+        self.inference = self._histogram("headrace_request_inference_time_seconds", "First step to the end.")
+        self.tpot = self._histogram(
+            "headrace_request_time_per_output_token_seconds", "Decode time over tokens after the first."
+        )
+        self.prompt_tokens = self._histogram("headrace_request_prompt_tokens", "Prompt tokens.", _TOKENS)
+        self.output_tokens = self._histogram("headrace_request_generation_tokens", "Tokens drawn.", _TOKENS)
         self.ttft = self._histogram("headrace_time_to_first_token_seconds", "Arrival to first token.")
         self.itl = self._histogram("headrace_inter_token_latency_seconds", "Between two outputs of a choice.")
         self.e2e = self._histogram("headrace_e2e_request_latency_seconds", "Arrival to the end.")
@@ -87,8 +138,31 @@ class ServerMetrics:
             self.engine.latest = stats
         return generate_latest(self.registry)
 
-    def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(name, text, buckets=_SECONDS, registry=self.registry)
+    def report(self, record: Record, paths: Collection[str]) -> None:
+        """Count an HTTP request; unknown paths count together."""
+        handler = record.path if record.path in paths else "other"
+        method = record.method if record.method in _METHODS else "other"
+        self.http.labels(method, handler, str(record.status)).inc()
+        answered = record.answered
+        if answered.request_id:
+            self.key_tokens.labels(record.key, "prompt").inc(answered.prompt_tokens)
+            self.key_tokens.labels(record.key, "generation").inc(answered.completion_tokens)
+
+    def see_end(self, output: RequestOutput) -> None:
+        """Observe a prompt that ended well."""
+        timings, usage = output.timings or {}, output.usage
+        for name, (key, _) in (*_PHASES.items(), *_COUNTS.items()):
+            if key in timings:
+                (self.phases.get(name) or self.counts[name]).observe(timings[key])
+        self.prompt_tokens.observe(usage.prompt_tokens)
+        self.output_tokens.observe(usage.completion_tokens)
+        decode_s = timings.get("decode_s", 0.0)
+        self.inference.observe(timings.get("prefill_s", 0.0) + decode_s)
+        if usage.completion_tokens > 1:
+            self.tpot.observe(decode_s / (usage.completion_tokens - 1))
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self.registry)
 
 
 @dataclass(slots=True)
@@ -99,6 +173,7 @@ class RequestClock:
     start_s: float = field(default_factory=now_s)
     last_s_by_choice: dict[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
     has_first: bool = False
+    answered: Answered = field(default_factory=current_answered)
 
     def see(self, prompt: int, output: RequestOutput) -> None:
         """Note an output of the request's prompt number `prompt`."""
@@ -107,13 +182,18 @@ class RequestClock:
             if choice.token_ids:
                 if not self.has_first:
                     self.has_first = True
-                    self.metrics.ttft.observe(now - self.start_s)
+                    self.answered.ttft_s = now - self.start_s
+                    self.metrics.ttft.observe(self.answered.ttft_s)
                 last = self.last_s_by_choice.get((prompt, choice.index))
                 if last is not None:
                     self.metrics.itl.observe(now - last)
                 self.last_s_by_choice[prompt, choice.index] = now
             if choice.finish_reason is not None:
                 self.metrics.finished.labels(choice.finish_reason).inc()
+                self.answered.finish_reasons.append(choice.finish_reason)
+        self.answered.see(prompt, output)
+        if output.finished and output.error is None:
+            self.metrics.see_end(output)
 
     def done(self) -> None:
         """The request ended well."""

@@ -39,8 +39,12 @@ async def serve(config: EngineConfig, announce: Announce, spawned: Spawned | Non
     with contextlib.closing(sock):
         llm = await AsyncLLM.start(config, spawned)
         try:
-            app, state = build_app(llm, config.serve, config.access)
-            await _Loop(app, state, lambda: announce(llm, url_of(sock))).run(sock)
+            app, state = build_app(llm, config)
+            try:
+                await _Loop(app, state, lambda: announce(llm, url_of(sock))).run(sock)
+            finally:
+                for end in state.at_end:
+                    await asyncio.to_thread(end)
         finally:
             await llm.close(0.0)
 

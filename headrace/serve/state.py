@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -30,6 +31,8 @@ class Served:
     metrics: ServerMetrics
     created: int = field(default_factory=lambda: int(unix_s()))
     draining: bool = False
+    at_end: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    """What remains to be done when the server ends."""
     running: Running = field(init=False)
     longest_token: int = 0
     """Bytes of the longest token; 0 until it is needed."""

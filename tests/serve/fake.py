@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import uvicorn
 
-from headrace.base.config import AccessConfig, ServeConfig
+from headrace.base.config import AccessConfig, EngineConfig, ObserveConfig, ServeConfig
 from headrace.base.errors import ContextLengthError, HeadraceError
 from headrace.base.request import SamplingParams
 from headrace.base.terms import Terms, caller_terms
@@ -77,6 +77,7 @@ class FakeLLM:
     tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
     chat_template: RoleTemplate = field(default_factory=RoleTemplate)
     closed: bool = False
+    num_restarts: int = 0
 
     async def generate(
         self, prompt: Any, params: SamplingParams, **more: Any
@@ -161,11 +162,18 @@ async def hello(seen: Seen) -> AsyncIterator[tuple[ChoiceDelta, ...]]:
 class LiveServer:
     """The real application on a real socket, in a thread."""
 
-    def __init__(self, llm: FakeLLM, access: AccessConfig | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        llm: FakeLLM,
+        access: AccessConfig | None = None,
+        observe: ObserveConfig | None = None,
+        **settings: Any,
+    ) -> None:
         config = ServeConfig(port=0, **settings)
+        tree = EngineConfig(serve=config, access=access or AccessConfig(), observe=observe or ObserveConfig())
         self.llm = llm
         self._sock = bind(config)
-        app, self.state = build_app(cast("AsyncLLM", llm), config, access)
+        app, self.state = build_app(cast("AsyncLLM", llm), tree)
         self.url = url_of(self._sock)
         self._server = uvicorn.Server(http_config(app, replace(config, log_level="error")))
         self._thread = threading.Thread(

@@ -8,7 +8,9 @@ import typer
 from headrace.cli.settings import Gathered, with_settings
 
 
-@with_settings("model", "device", "kv", "schedule", "serve", "access", "watch", without=("model.model",))
+@with_settings(
+    "model", "device", "kv", "schedule", "serve", "access", "watch", "observe", without=("model.model",)
+)
 def command(
     model: Annotated[
         str | None,
