@@ -1,5 +1,5 @@
 // Speed of attention (decode over cold KV, decode of rows with a common prefix, prefill).
-// Usage: bench_attention [set] [threads] [f16 | f32 | int8] [shared | decode]
+// Usage: bench_attention [set] [threads] [f16 | f32 | int8 | int16] [shared | decode | prefill]
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -171,18 +171,19 @@ int main(int argc, char **argv) {
     const Kernels *kernels = argc > 1 ? find_kernels(argv[1]) : best_kernels();
     if (kernels == nullptr) return std::fprintf(stderr, "no such kernels here: %s\n", argv[1]), 1;
     const std::string kv = argc > 3 ? argv[3] : "f16";
-    const KVType type = kv == "f32" ? KVType::F32 : kv == "int8" ? KVType::I8 : KVType::F16;
+    const KVType type = kv == "f32" ? KVType::F32 : kv == "int8" ? KVType::I8 : kv == "int16" ? KVType::I16 : KVType::F16;
     std::printf("kernels: %s, KV in %s\n", kernels->name, type == KVType::F16 ? "f16" : kv.c_str());
-    const std::string part = argc > 4 ? argv[4] : "";
+    const std::string only = argc > 4 ? argv[4] : "";
+    const auto wanted = [&](const char *part) { return only.empty() || only == part; };
     const int shapes[3][3] = {{9, 3, 64}, {14, 2, 64}, {12, 2, 128}};
     for (int threads = 1; threads <= (argc > 2 ? std::atoi(argv[2]) : 2); threads++)
         for (const auto &s : shapes) {
-            if (part != "decode")
-                for (int depth : {1024, 4096}) bench_shared(*kernels, {s[0], s[1], s[2], depth, 1}, threads, type);
-            if (part == "shared") continue;
-            for (int length : {128, 2048, 2080, 6000}) bench(*kernels, {s[0], s[1], s[2], length - 1, 1}, threads, type);
-            if (part == "decode") continue;
-            for (int depth : {0, 2048}) bench(*kernels, {s[0], s[1], s[2], depth, 512}, threads, type);
+            for (int depth : {1024, 4096})
+                if (wanted("shared")) bench_shared(*kernels, {s[0], s[1], s[2], depth, 1}, threads, type);
+            for (int length : {128, 2048, 2080, 6000})
+                if (wanted("decode")) bench(*kernels, {s[0], s[1], s[2], length - 1, 1}, threads, type);
+            for (int depth : {0, 2048})
+                if (wanted("prefill")) bench(*kernels, {s[0], s[1], s[2], depth, 512}, threads, type);
         }
     return 0;
 }

@@ -114,8 +114,11 @@ std::shared_ptr<FloatVector> vector(Runtime &runtime, const Array<float, 1> &val
 
 std::shared_ptr<KVMemory> kv_memory(const std::string &dtype,
                                     std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t> shape) {
-    const KVType type = dtype == "int8" ? KVType::I8 : dtype == "f16" ? KVType::F16 : KVType::F32;
-    if (type == KVType::F32 && dtype != "f32") fail("KV dtype '" + dtype + "' is unknown; use f16, f32 or int8");
+    const KVType type = dtype == "int8"    ? KVType::I8
+                        : dtype == "int16" ? KVType::I16
+                        : dtype == "f16"   ? KVType::F16
+                                           : KVType::F32;
+    if (type == KVType::F32 && dtype != "f32") fail("KV dtype '" + dtype + "' is unknown; use f16, f32, int8 or int16");
     const auto [layers, block_size, kv_heads, head_size, num_blocks] = shape;
     if (head_size % 8 || head_size > 256) fail("attention takes head sizes that are multiples of 8 up to 256");
     return std::make_shared<KVMemory>(

@@ -1,5 +1,6 @@
 #include "model_memory.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -47,17 +48,17 @@ float bfloat_to_float(uint16_t bits) {
 }
 
 // Scale (bfloat16) and code of a group of equal values, as `kv_write` makes them.
-uint16_t code_scale(float value) {
-    const float top = std::fabs(value), scale = top / 127.0f;
+uint16_t code_scale(float value, float scale) {
+    const float top = std::fabs(value);
     if (!std::isfinite(value)) return 0x7fc0;
     uint32_t bits;
     std::memcpy(&bits, &scale, 4);
     return top < 0x1p-100f ? 0 : static_cast<uint16_t>((bits + 0xffffu) >> 16);
 }
 
-int8_t code_of(float value, uint16_t scale) {
+int16_t code_of(float value, uint16_t scale) {
     if (scale == 0 || !std::isfinite(value)) return 0;
-    return static_cast<int8_t>(std::nearbyint(value * (1.0f / bfloat_to_float(scale))));
+    return static_cast<int16_t>(std::nearbyint(value * (1.0f / bfloat_to_float(scale))));
 }
 
 // Undoes the rotation of I8 keys on every run of `run` values.
@@ -176,7 +177,7 @@ void KVMemory::fill(int32_t block, float value) {
     check_block(block);
     const uint16_t half = float_to_half(value);
     const size_t count = 2 * static_cast<size_t>(unit_.tokens) * static_cast<size_t>(shape_.head_size);
-    if (shape_.type == KVType::I8) return fill_codes(block, value);
+    if (unit_.key_scales < unit_.bytes) return fill_codes(block, value);
     for (int32_t l = 0; l < shape_.layers; l++) {
         uint8_t *unit = layer(l).data + block_bytes_ * block;
         for (int32_t u = 0; u < shape_.kv_heads * unit_.per_block; u++, unit += unit_.bytes) {
@@ -188,17 +189,22 @@ void KVMemory::fill(int32_t block, float value) {
     }
 }
 
-// A run of equal keys is rotated to (run * value, 0, 0 ...).
+// I8: a run of equal keys is rotated to (run * value, 0, 0 ...).
 void KVMemory::fill_codes(int32_t block, float value) {
     const size_t tokens = unit_.tokens, dims = shape_.head_size, run = unit_.rotation;
-    const float first = value * static_cast<float>(run);
-    const uint16_t scales[2] = {code_scale(first), code_scale(value)};
-    const int8_t key = code_of(first, scales[0]), code = code_of(value, scales[1]);
+    const bool pairs = unit_.paired;
+    const float first = value * static_cast<float>(run), top = std::fabs(first);
+    const float norm = std::max(std::sqrt(static_cast<float>(dims)) * (1.0f / 46300.0f), 1.0f / 32766.0f);
+    const uint16_t scales[2] = {code_scale(first, pairs ? top * norm : top / 127.0f),
+                                code_scale(value, pairs ? top * (1.0f / 16383.0f) : std::fabs(value) / 127.0f)};
+    const int16_t key = code_of(first, scales[0]), code = code_of(value, scales[1]);
     for (int32_t l = 0; l < shape_.layers; l++) {
         uint8_t *unit = layer(l).data + block_bytes_ * block;
         for (int32_t u = 0; u < shape_.kv_heads * unit_.per_block; u++, unit += unit_.bytes) {
-            for (size_t d = 0; d < dims; d++) std::memset(unit + d * tokens, d % run ? 0 : key, tokens);
-            std::memset(unit + unit_.values, code, tokens * dims);
+            for (size_t d = 0; d < dims && !pairs; d++) std::memset(unit + d * tokens, d % run ? 0 : key, tokens);
+            if (!pairs) std::memset(unit + unit_.values, code, tokens * dims);
+            for (size_t i = 0; i < unit_.values && pairs; i += 2) std::memcpy(unit + i, &key, 2);
+            for (size_t i = unit_.values; i < unit_.key_scales && pairs; i += 2) std::memcpy(unit + i, &code, 2);
             for (size_t i = 0; i < tokens; i++) {
                 std::memcpy(unit + unit_.key_scales + 2 * i, &scales[0], 2);
                 std::memcpy(unit + unit_.value_scales + 2 * i, &scales[1], 2);
@@ -220,7 +226,10 @@ float KVMemory::value_at(const uint8_t *unit, size_t index, size_t scale_at) con
     }
     uint16_t scale;
     std::memcpy(&scale, unit + scale_at, 2);
-    return static_cast<float>(static_cast<int8_t>(unit[index])) * bfloat_to_float(scale);
+    int16_t pair;
+    if (unit_.paired) std::memcpy(&pair, unit + 2 * index, 2);
+    else pair = static_cast<int8_t>(unit[index]);
+    return static_cast<float>(pair) * bfloat_to_float(scale);
 }
 
 void KVMemory::read(int32_t layer_index, int32_t block, float *keys, float *values) const {
@@ -234,8 +243,10 @@ void KVMemory::read(int32_t layer_index, int32_t block, float *keys, float *valu
             for (size_t d = 0; d < dims; d++) {
                 const uint8_t *unit = data + (h * units + p / tokens) * unit_.bytes;
                 const size_t i = p % tokens, to = (p * heads + h) * dims + d;
-                keys[to] = value_at(unit, d * tokens + i, unit_.key_scales + 2 * i);
-                values[to] = value_at(unit, tokens * dims + i * dims + d, unit_.value_scales + 2 * i);
+                const auto token = static_cast<int32_t>(i), dim = static_cast<int32_t>(d);
+                keys[to] = value_at(unit, key_index(unit_, token, dim), unit_.key_scales + 2 * i);
+                values[to] = value_at(unit, tokens * dims + value_index(unit_, token, dim, shape_.head_size),
+                                      unit_.value_scales + 2 * i);
             }
     if (unit_.rotation > 1) rotate_back(keys, static_cast<size_t>(shape_.block_size) * heads * dims, unit_.rotation);
 }

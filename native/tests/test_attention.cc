@@ -179,6 +179,7 @@ class World {
   private:
     std::vector<double> stored(const float *x) const {
         std::vector<double> out(x, x + s.head_size);
+        if (s.type == KVType::I16) return coded(x, false);
         if (s.type != KVType::I8) {
             for (double &value : out) value = rounded((float)value);
             return out;
@@ -191,8 +192,21 @@ class World {
         return out;
     }
 
+    // I16: codes times their scale.
+    std::vector<double> coded(const float *x, bool key) const {
+        std::vector<double> out(x, x + s.head_size);
+        double top = 0, squares = 0;
+        for (double v : out) top = std::max(top, std::fabs(v)), squares += v * v;
+        const double step = key ? std::max(std::sqrt(squares) / 46300, top / 32766) : top / 16383;
+        int exponent;
+        const double mantissa = std::frexp(step, &exponent), scale = std::ldexp(std::ceil(mantissa * 256), exponent - 8);
+        for (double &v : out) v = std::nearbyint((float)v * (1.0f / (float)scale)) * scale;
+        return out;
+    }
+
     // I8: H^-1 of what is stored of H k.
     std::vector<double> stored_key(const float *k, const float *shift) const {
+        if (s.type == KVType::I16) return coded(k, true);
         if (s.type != KVType::I8) return stored(k);
         const int32_t run = s.head_size & -s.head_size;
         std::vector<float> x(k, k + s.head_size);
@@ -229,7 +243,7 @@ class World {
 const char *describe(const Setup &s) {
     static char text[160];
     std::snprintf(text, sizeof text, "%d/%d heads x %d, block %d, %s, window %d, cap %g", s.heads, s.kv_heads, s.head_size,
-                  s.block_size, s.type == KVType::F16 ? "f16" : s.type == KVType::F32 ? "f32" : "int8", s.window, s.softcap);
+                  s.block_size, s.type == KVType::F16 ? "f16" : s.type == KVType::F32 ? "f32" : s.type == KVType::I8 ? "int8" : "int16", s.window, s.softcap);
     return text;
 }
 
@@ -265,7 +279,7 @@ void check_setup(const Setup &s, const std::vector<RowSpec> &rows, uint64_t seed
         for (int32_t j = 0; j < rows[i].count; j++, token++)
             if (token % 5 == 0) {
                 const double e = w.error(want[token].data(), (int32_t)i, rows[i].start + j);
-                check(e < (s.shifted ? 2e-4 : s.head_size > 128 ? 4e-6 : 2e-6), "error %g against double (%s)", e, describe(s));
+                check(e < (s.type == KVType::I16 ? 4e-4 : s.shifted ? 2e-4 : s.head_size > 128 ? 4e-6 : 2e-6), "error %g against double (%s)", e, describe(s));
             }
     for (const Kernels *k : sets) {
         const bool slow = std::strcmp(k->name, "portable") == 0;
@@ -334,7 +348,7 @@ void check_sharings() {
     std::vector<Fork> many = {{0, 0, 640}};
     for (int32_t i = 1; i < 17; i++) many.push_back({i % 5 == 0 ? 1 : 0, i % 5 == 0 ? 500 : 576, 577 + 13 * i});
     uint64_t seed = 50;
-    for (const KVType type : {KVType::F16, KVType::F32, KVType::I8})
+    for (const KVType type : {KVType::F16, KVType::F32, KVType::I8, KVType::I16})
         for (const int32_t block : {16, 32, 4, 24}) {
             check_sharing({9, 3, 64, block, type, 0, 0}, places, {}, seed++);
             check_sharing({14, 2, 64, block, type, 0, 0}, clusters, others, seed++);
@@ -455,11 +469,21 @@ int main() {
     check_setup({5, 1, 40, 8, KVType::I8, 700, 0, true}, {{1535, 2}, {511, 3}, {1030, 30}}, 17);
     check_block_sizes({6, 2, 64, 16, KVType::I8, 0, 0, true}, {{600, 1}, {0, 50}, {200, 7}});
     check_block_sizes({6, 2, 72, 16, KVType::I8, 100, 0}, {{600, 1}, {0, 50}, {200, 7}});
+    check_setup({9, 3, 64, 16, KVType::I16, 0, 0}, mixed, 40);
+    check_setup({12, 2, 128, 32, KVType::I16, 0, 0}, {{700, 9}, {1023, 2}}, 41);
+    check_setup({8, 4, 256, 16, KVType::I16, 200, 50.0f}, mixed, 42);
+    check_setup({5, 1, 40, 8, KVType::I16, 33, 0}, {{1535, 2}, {511, 3}, {1030, 30}}, 43);
+    check_setup({2, 1, 96, 1, KVType::I16, 0, 20.0f}, {{300, 5}, {0, 70}}, 44);
+    for (int32_t heads = 1; heads <= 8; heads++)
+        check_setup({heads, 1, heads % 2 ? 64 : 72, 16, KVType::I16, 0, 0}, {{70, 2}, {575, 1}}, 44 + heads);
+    check_block_sizes({6, 2, 72, 16, KVType::I16, 100, 0}, {{600, 1}, {0, 50}, {200, 7}});
     check_shared_prefixes();
-    for (const KVType type : {KVType::F16, KVType::F32, KVType::I8}) check_read_once({9, 3, 64, 16, type, 0, 0});
+    for (const KVType type : {KVType::F16, KVType::F32, KVType::I8, KVType::I16}) check_read_once({9, 3, 64, 16, type, 0, 0});
     check_sharings();
     check_future_is_unseen({9, 3, 64, 16, KVType::I8, 0, 0});
     check_future_is_unseen({4, 4, 40, 4, KVType::I8, 50, 30.0f});
+    check_future_is_unseen({9, 3, 64, 16, KVType::I16, 0, 0});
+    check_future_is_unseen({4, 4, 40, 4, KVType::I16, 50, 30.0f});
     check_future_is_unseen({9, 3, 64, 16, KVType::F16, 0, 0});
     check_future_is_unseen({4, 4, 40, 4, KVType::F32, 50, 0});
     return report("attention");

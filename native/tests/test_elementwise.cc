@@ -146,7 +146,7 @@ void check_kv_write() {
     for (int32_t t = 0; t < tokens; t++) positions.push_back(5 + t), row_of.push_back(0);
     const int32_t starts[2] = {0, tokens}, lens[1] = {5 + tokens};
     for (const int32_t block : {1, 4, 16, 24, 32})
-        for (const KVType type : {KVType::F16, KVType::F32, KVType::I8}) {
+        for (const KVType type : {KVType::F16, KVType::F32, KVType::I8, KVType::I16}) {
             std::vector<int32_t> table;
             for (int32_t b = 0; b * block < lens[0]; b++) table.push_back(30 - b);
             const Batch batch = {1, tokens, ids.data(), positions.data(), row_of.data(), starts, lens, table.data(),

@@ -273,7 +273,7 @@ def test_bad_programs_and_weights_raise():
             backend.kv_pool(geometry(head_size=head_size), 1)
         with pytest.raises(ValueError, match="head sizes"):
             _native.kv_memory("f32", (1, 16, 1, head_size, 1))
-    with pytest.raises(ValueError, match="KV dtype 'int4' is unknown; use f16, f32 or int8"):
+    with pytest.raises(ValueError, match="KV dtype 'int4' is unknown; use f16, f32, int8 or int16"):
         _native.kv_memory("int4", (1, 16, 1, 64, 1))
     with pytest.raises(ShapeError):
         backend.kv_pool(geometry(), 0)

@@ -18,7 +18,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["f16", "f32", "int8"])
+@pytest.mark.parametrize("dtype", ["f16", "f32", "int8", "int16"])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("family", CASES)
 def test_chunks_and_company_change_no_bit(family, backend, dtype):

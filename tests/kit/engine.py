@@ -373,5 +373,5 @@ def random_shape(rng: random.Random) -> dict:
         "slots": slots,
         "budget": rng.choice([1, 3, 8, 16, 17, 33, 128]),
         "chunked": chunked,
-        "dtype": rng.choice(["f16", "f32", "int8"]),
+        "dtype": rng.choice(["f16", "f32", "int8", "int16"]),
     }

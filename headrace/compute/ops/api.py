@@ -22,8 +22,8 @@ Handle = Any
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 
-KV_BITS = {"f16": 16, "f32": 32, "int8": 8}
-"""Number formats of keys and values, and bits of one (int8: without its scales)."""
+KV_BITS = {"f16": 16, "f32": 32, "int8": 8, "int16": 16}
+"""Number formats of keys and values, and bits of one (int8, int16: without their scales)."""
 SHIFT_SPAN = 512
 """Positions whose int8 keys share a shift."""
 UNIT = 16
@@ -83,7 +83,9 @@ class KVGeometry:
         """
         tokens = UNIT if self.block_size % UNIT == 0 else self.block_size
         unit = 2 * tokens * self.head_size * KV_BITS[self.dtype] // 8
-        if self.dtype == "int8":
+        if self.dtype == "int16":
+            unit += tokens % 2 * self.head_size * 2
+        if self.dtype in ("int8", "int16"):
             unit += 4 * tokens
             unit = -(-unit // 64) * 64 if tokens == UNIT else unit
         return self.layers * self.kv_heads * (self.block_size // tokens) * unit

@@ -80,12 +80,13 @@ struct Batch {
     SharedPrefixes shared = {};         // may be left empty: results are the same bits
 };
 
-enum class KVType : int32_t { F16 = 0, F32 = 1, I8 = 2 };
+enum class KVType : int32_t { F16 = 0, F32 = 1, I8 = 2, I16 = 3 };
 
 // KV memory of one layer. A block of `block_size` tokens holds, per KV head, units of 16 tokens; a block that is not a
 // multiple of 16 holds one unit of its own size. A unit of P tokens:
 //   K dim-major [head_size][P], then V token-major [P][head_size]
-//   I8 only: scales of K [P], then scales of V [P], both bfloat16; a value is code * scale
+//   I8 and I16: scales of K [P], then scales of V [P], both bfloat16; a value is code * scale
+//   I16: numbers that are multiplied together lie together: K [head_size / 2][P][2], V [P / 2, rounded up][head_size][2]
 // Units of 16 are padded to a multiple of 64 bytes (F16 and F32 are already), so no row of V straddles more cache lines
 // than it must; other units are not padded. Address of (block, head, unit) =
 // data + ((block * kv_heads + head) * units + unit) * unit_bytes.
@@ -99,6 +100,11 @@ enum class KVType : int32_t { F16 = 0, F32 = 1, I8 = 2 };
 // holds beyond its end): a constant that is common to all keys, such as a bias that rotary embeddings turn slowly, would
 // otherwise set the scale. Attention adds q . shift to the maximum of a span's partial softmax, which is exact.
 constexpr int32_t kShiftSpan = 512;
+
+// I16: one scale per token and KV head for K and one for V, bfloat16 rounded up from largest * step with largest = max |x|:
+//   K  step = max(norm / 46300, 1 / 32766), norm = Euclidean norm of x / largest: products of codes stay below 2^31
+//   V  step = 1 / 16383: room for the weights of a chunk (kernels/attention_pairs.h)
+// code = rint(x * (1 / scale)). NaN, infinities and heads below 2^-100 as in I8.
 
 struct KVLayer {
     KVType type;
@@ -116,19 +122,31 @@ static inline const float *key_shift_of(const KVLayer &kv, int32_t span, int32_t
 // Where the parts of a unit lie, in bytes from its start.
 struct KVUnit {
     int32_t tokens, per_block, value_bytes, rotation;       // rotation: dims that K is rotated over, 1 = not
+    bool paired;                                            // I16
     size_t values, key_scales, value_scales, bytes;         // without scales, key_scales = value_scales = bytes
 };
+
+// Where value d of K or V of a token lies, in values from the unit's start (K) or from its V.
+static inline size_t key_index(const KVUnit &u, int32_t token, int32_t d) {
+    return u.paired ? (size_t)(d / 2 * u.tokens + token) * 2 + (size_t)(d % 2) : (size_t)d * (size_t)u.tokens + (size_t)token;
+}
+static inline size_t value_index(const KVUnit &u, int32_t token, int32_t d, int32_t head_size) {
+    return u.paired ? ((size_t)(token / 2) * (size_t)head_size + (size_t)d) * 2 + (size_t)(token % 2)
+                    : (size_t)token * (size_t)head_size + (size_t)d;
+}
 
 // Internal linkage: sources built for several instruction sets must not share a copy.
 static inline KVUnit kv_unit(KVType type, int32_t block_size, int32_t head_size) {
     KVUnit u = {};
     u.tokens = block_size % 16 == 0 ? 16 : block_size;
     u.per_block = block_size / u.tokens;
-    u.value_bytes = type == KVType::F32 ? 4 : type == KVType::F16 ? 2 : 1;
+    u.value_bytes = type == KVType::F32 ? 4 : type == KVType::I8 ? 1 : 2;
+    u.paired = type == KVType::I16;
     u.rotation = type == KVType::I8 ? head_size & -head_size : 1;
     u.values = (size_t)u.tokens * (size_t)head_size * (size_t)u.value_bytes;
     u.key_scales = u.value_scales = u.bytes = 2 * u.values;
-    if (type != KVType::I8) return u;
+    if (type != KVType::I8 && type != KVType::I16) return u;
+    if (u.paired) u.key_scales += (size_t)(u.tokens % 2) * (size_t)head_size * 2;
     u.value_scales = u.key_scales + 2 * (size_t)u.tokens;
     u.bytes = u.value_scales + 2 * (size_t)u.tokens;
     if (u.tokens == 16) u.bytes = (u.bytes + 63) / 64 * 64;

@@ -12,6 +12,8 @@
 // Online softmax: Milakov and Gimelshein 2018 (arXiv:1805.02867); paged KV: Kwon et al. 2023 (arXiv:2309.06180);
 // splitting over keys: Dao et al. 2023 (Flash-Decoding).
 #include "kernels/decl.h"
+#include "kernels/attention_codes.h"
+#include "kernels/attention_pairs.h"
 #include "kernels/attention_softmax.h"
 #include "kernels/attention_tile.h"
 
@@ -25,6 +27,7 @@ struct Strip {
     int32_t token[kStripRows], head[kStripRows];
     int32_t first[kStripRows], last[kStripRows];    // visible keys of each row, as far as they are walked
     float maximum[kStripRows + 8], weight[kStripRows + 8];      // state of the split in progress; tiles read eight
+    float query_scale[kStripRows + 8];                          // of I16
     float total_maximum[kStripRows], total_weight[kStripRows];
     float *sums, *total;                        // [rows][dims]
     float *q;
@@ -111,6 +114,26 @@ void open_scales(const Sequence &seq, int32_t start, int32_t begin, int32_t end,
     }
 }
 
+// Copies K and V of tokens [begin, end) of a chunk into units of 16 as blocks of 16 hold them; the rest is zero.
+void open_pairs(const Sequence &seq, int32_t start, int32_t begin, int32_t end, Chunk *c) {
+    const int32_t dims = seq.kv->head_size;
+    const KVUnit &from = seq.unit, to = kv_unit(KVType::I16, kUnit, dims);
+    const size_t stride = 2 * to.values;
+    c->num_runs = 0;
+    std::memset(seq.gathered + c->unit_begin * stride, 0, (size_t)(c->unit_end - c->unit_begin) * stride);
+    for (int32_t u = c->unit_begin; u < c->unit_end; u++) c->keys[u] = c->ahead[u] = seq.gathered + (size_t)u * stride;
+    for (int32_t t = begin; t < end; t++) {
+        const uint8_t *source = seq.unit_of(start + t);
+        uint8_t *target = seq.gathered + (size_t)(t / kUnit) * stride;
+        const int32_t inside = (start + t) % from.tokens;
+        for (int32_t d = 0; d < dims; d++) {
+            std::memcpy(target + 2 * key_index(to, t % kUnit, d), source + 2 * key_index(from, inside, d), 2);
+            std::memcpy(target + to.values + 2 * value_index(to, t % kUnit, d, dims),
+                        source + from.values + 2 * value_index(from, inside, d, dims), 2);
+        }
+    }
+}
+
 // Prepares tokens [begin, end) of the chunk at `start`.
 void open_chunk(const Sequence &seq, int32_t start, int32_t begin, int32_t end, Chunk *c) {
     const int32_t dims = seq.kv->head_size;
@@ -128,6 +151,7 @@ void open_chunk(const Sequence &seq, int32_t start, int32_t begin, int32_t end, 
         c->num_runs = c->unit_end - c->unit_begin;
         return;
     }
+    if (seq.unit.paired) return open_pairs(seq, start, begin, end, c);
     gather_keys(seq, start, begin, end);
     for (int32_t u = c->unit_begin; u < c->unit_end; u++)
         c->keys[u] = c->ahead[u] = seq.gathered + (size_t)u * dims * kUnit * seq.unit.value_bytes;
@@ -152,6 +176,28 @@ void stop_drawing(Chunk *c) {
 HR_INLINE void multiply_by(const float *scales, const Visible &seen, float *row) {
     for (int32_t t = seen.word_begin * kLanes; t < seen.word_end * kLanes; t += kLanes)
         store(row + t, load_as<Word>(row + t) * load_as<Word>(scales + t));
+}
+
+// One chunk of codes in pairs for the R rows from `row` on.
+template <int R> void attend_tile_of_pairs(Strip &s, const Chunk &c, int32_t row, float cap) {
+    const int32_t begin = greatest(s.first[row] - c.start, 0), end = least(s.last[row + R - 1] + 1 - c.start, kChunk);
+    if (begin >= end) return;
+    alignas(64) float scores[R * kChunk];
+    alignas(64) int16_t codes[R * kChunk];
+    alignas(32) float factor[8], step[8];
+    const int32_t unit = begin / kUnit, units = (end - 1) / kUnit + 1 - unit, at = unit * kUnit;
+    score_units_of_pairs<R>(c.keys + unit, c.ahead + unit, units, (const int32_t *)s.q + row * s.dims / 2, s.dims,
+                            c.key_scales + at, scores + at);
+    Visible seen;
+    seen.word_begin = at / kLanes;
+    seen.word_end = (at + units * kUnit) / kLanes;
+    for (int r = 0; r < R; r++) {
+        seen.first[r] = greatest(s.first[row + r] - c.start, 0);
+        seen.last[r] = least(s.last[row + r] + 1 - c.start, kChunk);
+    }
+    softmax_of_pairs<R>(scores, seen, s.query_scale + row, c.value_scales, cap, s.maximum + row, s.weight + row, codes, factor,
+                        step);
+    add_values_of_pairs<R>(c.keys + unit, c.ahead + unit, units, s.dims, codes + at, factor, step, s.sums + row * s.dims);
 }
 
 // One chunk for the R rows from `row` on.
@@ -185,18 +231,23 @@ template <class T, int R> void attend_tile(Strip &s, const Chunk &c, int32_t row
                              s.sums + (row + r) * s.dims);
 }
 
+template <class T, int R> void attend(Strip &s, const Chunk &c, int32_t row, float cap) {
+    if constexpr (std::is_same_v<T, Pair>) attend_tile_of_pairs<R>(s, c, row, cap);
+    else attend_tile<T, R>(s, c, row, cap);
+}
+
 template <class T> void attend_rows(Strip &s, const Chunk &c, int32_t row, int32_t rows, float cap) {
     switch (rows) {
-        case 1: return attend_tile<T, 1>(s, c, row, cap);
-        case 2: return attend_tile<T, 2>(s, c, row, cap);
-        case 3: return attend_tile<T, 3>(s, c, row, cap);
-        case 4: return attend_tile<T, 4>(s, c, row, cap);
-        case 5: return attend_tile<T, 5>(s, c, row, cap);
+        case 1: return attend<T, 1>(s, c, row, cap);
+        case 2: return attend<T, 2>(s, c, row, cap);
+        case 3: return attend<T, 3>(s, c, row, cap);
+        case 4: return attend<T, 4>(s, c, row, cap);
+        case 5: return attend<T, 5>(s, c, row, cap);
 #if defined(HR_SIMD_AVX512)
-        case 7: return attend_tile<T, 7>(s, c, row, cap);
-        case 8: return attend_tile<T, 8>(s, c, row, cap);
+        case 7: return attend<T, 7>(s, c, row, cap);
+        case 8: return attend<T, 8>(s, c, row, cap);
 #endif
-        default: return attend_tile<T, 6>(s, c, row, cap);
+        default: return attend<T, 6>(s, c, row, cap);
     }
 }
 
@@ -288,14 +339,22 @@ template <class T> void load_queries(const AttentionArgs &a, Strip *s, int32_t b
     const float factor = (a.softcap != 0.0f ? a.scale / a.softcap : a.scale * kLog2E) / (float)rotation;
     for (int32_t t = 0; t < s->tiles; t++) {
         const int32_t row = s->tile_begin(t), rows = s->tile_begin(t + 1) - row;
-        float *q = s->q + row * dims;
+        float *q = s->q + row * dims / (std::is_same_v<T, Pair> ? 2 : 1);
         for (int32_t r = 0; r < rows; r++) {
             const float *from = a.q + (size_t)s->token[row + r] * a.ldq + (size_t)s->head[row + r] * dims;
             alignas(64) float rotated[kMaxHead];
-            if (T::kScaled) {
+            if (rotation > 1) {
                 std::memcpy(rotated, from, (size_t)dims * sizeof(float));
                 rotate(rotated, dims, rotation);
                 from = rotated;
+            }
+            if (std::is_same_v<T, Pair>) {
+                alignas(64) int32_t codes[kMaxHead];
+                s->query_scale[row + r] = bfloat_to_float(make_codes(from, dims, true, codes)) * factor;
+                int32_t *pairs = (int32_t *)q;
+                for (int32_t d = 0; d < dims / 2; d++)
+                    pairs[d * rows + r] = (int32_t)(((uint32_t)codes[2 * d] & 0xffffu) | (uint32_t)codes[2 * d + 1] << 16);
+                continue;
             }
             for (int32_t d = 0; d < dims; d++) q[d * rows + r] = from[d] * factor;
         }
@@ -405,7 +464,7 @@ template <class T>
 void attend_item(const AttentionArgs &a, const Shape &shape, const Item &item, int32_t begin, int32_t end, int32_t slot,
                  const Next &next) {
     alignas(64) float sums[kStripFloats], total[kStripFloats], q[kStripFloats];
-    alignas(64) uint8_t gathered[4 * kUnit * kMaxHead * T::kBytes];
+    alignas(64) uint8_t gathered[4 * kUnit * kMaxHead * T::kBytes * (std::is_same_v<T, Pair> ? 2 : 1)];
     Work w;
     w.args = &a; w.item = &item; w.next = next;
     w.heads = heads_of(shape, item.group);
@@ -500,6 +559,7 @@ void attention(const AttentionArgs *args, int32_t thread, int32_t threads) {
     make_cuts(*args, shape, cuts);
     if (args->kv->type == KVType::F16) attend_share<Half>(*args, shape, cuts, thread);
     else if (args->kv->type == KVType::F32) attend_share<Single>(*args, shape, cuts, thread);
+    else if (args->kv->type == KVType::I16) attend_share<Pair>(*args, shape, cuts, thread);
     else attend_share<Byte>(*args, shape, cuts, thread);
 }
 

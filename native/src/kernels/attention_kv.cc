@@ -1,5 +1,6 @@
-// New keys and values into KV memory: K dim-major (scattered), V token-major; halves and codes round to nearest even.
+// New keys and values into KV memory: K dim-major (scattered), V token-major, I16 both in pairs; halves and codes round to nearest even.
 #include "kernels/decl.h"
+#include "kernels/attention_codes.h"
 #include "kernels/attention_load.h"
 #include "kernels/attention_plan.h"
 #include "kernels/elementwise_math.h"
@@ -8,11 +9,7 @@ namespace headrace {
 namespace HR_ISA {
 namespace {
 
-constexpr int32_t kNotFinite = 0x7f800000;   // bits of +infinity
-constexpr int32_t kTiny = 0x0d800000;        // bits of 2^-100
-constexpr uint16_t kBfloatNaN = 0x7fc0;
-
-// One token's place in one KV head: K values lie `stride` bytes apart.
+// One token's place in one KV head: K values lie `stride` bytes apart (I16: pairs of them).
 struct Place {
     uint8_t *keys, *values, *key_scale, *value_scale;
     int32_t stride;
@@ -23,9 +20,10 @@ Place place_of(const Batch &b, const KVLayer &kv, const KVUnit &u, int32_t token
     const size_t block = (size_t)b.tables[(size_t)b.row_of[token] * b.table_width + position / kv.block_size];
     const int32_t unit = position % kv.block_size / u.tokens, inside = position % u.tokens;
     uint8_t *base = kv.data + ((block * kv.kv_heads + head) * u.per_block + unit) * u.bytes;
-    return {base + (size_t)inside * u.value_bytes, base + u.values + (size_t)inside * kv.head_size * u.value_bytes,
+    const size_t bytes = (size_t)u.value_bytes;
+    return {base + key_index(u, inside, 0) * bytes, base + u.values + value_index(u, inside, 0, kv.head_size) * bytes,
             base + u.key_scales + 2 * (size_t)inside, base + u.value_scales + 2 * (size_t)inside,
-            u.tokens * u.value_bytes};
+            u.tokens * u.value_bytes * (u.paired ? 2 : 1)};
 }
 
 void write_half(const Place &place, const float *k, const float *v, int32_t dims) {
@@ -42,18 +40,13 @@ void write_single(const Place &place, const float *k, const float *v, int32_t di
     std::memcpy(place.values, v, (size_t)dims * 4);
 }
 
-// Codes of `dims` values (a multiple of 8), `stride` bytes apart, and their scale. The maximum is taken over the bits of
-// |x| as integers, which puts NaN above infinity above all.
+// Codes of `dims` values (a multiple of 8), `stride` bytes apart, and their scale.
 void write_codes(const float *x, int32_t dims, uint8_t *codes, size_t stride, uint8_t *scale_at) {
-    I8 top8 = splat((int32_t)0);
-    for (int32_t d = 0; d < dims; d += 8) top8 = max(top8, as_int(abs(load(x + d))));
-    int32_t tops[8], top = 0;
-    store(tops, top8);
-    for (int32_t i = 0; i < 8; i++) top = greatest(top, tops[i]);
+    const int32_t top = largest_bits(x, dims);
     uint16_t scale = 0;
     float factor = 0.0f;
     if (top >= kTiny && top < kNotFinite) {
-        scale = (uint16_t)((float_bits(bits_float((uint32_t)top) / 127.0f) + 0xffffu) >> 16);
+        scale = bfloat_up(bits_float((uint32_t)top) / 127.0f);
         factor = 1.0f / bfloat_to_float(scale);
     } else if (top >= kNotFinite) {
         scale = kBfloatNaN;
@@ -75,6 +68,22 @@ void write_bytes(const Place &place, const float *k, const float *v, const float
     write_codes(v, dims, place.values, 1, place.value_scale);
 }
 
+void write_pairs(const Place &place, const float *k, const float *v, int32_t dims) {
+    alignas(64) int32_t codes[kMaxHead];
+    uint16_t scale = make_codes(k, dims, true, codes);
+    std::memcpy(place.key_scale, &scale, 2);
+    for (int32_t d = 0; d < dims; d += 2) {
+        const int16_t pair[2] = {(int16_t)codes[d], (int16_t)codes[d + 1]};
+        std::memcpy(place.keys + (size_t)(d / 2) * place.stride, pair, 4);
+    }
+    scale = make_codes(v, dims, false, codes);
+    std::memcpy(place.value_scale, &scale, 2);
+    for (int32_t d = 0; d < dims; d++) {
+        const int16_t code = (int16_t)codes[d];
+        std::memcpy(place.values + (size_t)d * 4, &code, 2);
+    }
+}
+
 }  // namespace
 
 void kv_write(const Batch *batch, const KVLayer *kv, const float *k, size_t ldk, const float *v, size_t ldv,
@@ -88,6 +97,7 @@ void kv_write(const Batch *batch, const KVLayer *kv, const float *k, size_t ldk,
         const float *key = k + token * ldk + (size_t)head * dims, *value = v + token * ldv + (size_t)head * dims;
         if (kv->type == KVType::F16) write_half(place, key, value, dims);
         else if (kv->type == KVType::F32) write_single(place, key, value, dims);
+        else if (kv->type == KVType::I16) write_pairs(place, key, value, dims);
         else
             write_bytes(place, key, value,
                         kv->key_shifts ? key_shift_of(*kv, batch->positions[token] / kShiftSpan, head) : nullptr, dims,

@@ -1,5 +1,6 @@
 """KV memory of the reference backend: keys and values [L, B, P, K, D]."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,13 @@ class ReferenceKV:
         self._shifts: dict[int, F32] = {}
         shape = (geometry.layers, num_blocks, geometry.block_size, geometry.kv_heads, geometry.head_size)
         if geometry.dtype == "int8":
-            self._keys, self._values = _Codes(shape, rotation_run(geometry.head_size)), _Codes(shape, 1)
+            self._keys = _Codes(shape, np.int8, _byte_steps, rotation_run(geometry.head_size))
+            self._values = _Codes(shape, np.int8, _byte_steps)
+        elif geometry.dtype == "int16":
+            self._keys, self._values = (
+                _Codes(shape, np.int16, _norm_steps),
+                _Codes(shape, np.int16, _value_steps),
+            )
         else:
             dtype = _DTYPES[geometry.dtype]
             self._keys, self._values = _Floats(shape, dtype), _Floats(shape, dtype)
@@ -95,6 +102,48 @@ def rotate(x: F32, run: int) -> F32:
     return x
 
 
+def encode(x: F32, steps: Callable[[F32, F32], F32]) -> tuple[F32, F32]:
+    """Codes of x [..., D] and their scales [..., 1], which hold bfloat16 values.
+
+    `steps` gives the unrounded scales of x and its largest magnitudes. A head with a value that is not finite
+    has scale NaN and codes 0; one that is below 2^-100 is zero. The rules are written in
+    native/include/headrace/kernels.h (`KVLayer`).
+    """
+    top = np.abs(x).max(axis=-1, keepdims=True)
+    finite, used = np.isfinite(top), top >= _TINY
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        up = steps(x, top).view(np.uint32) + np.uint32(0xFFFF)
+    scales = np.where(finite & used, (up & np.uint32(0xFFFF0000)).view(np.float32), np.float32(0))
+    factors = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales > 0)
+    codes = np.rint(np.where(scales > 0, x, np.float32(0)) * factors)
+    return codes, np.where(finite, scales, np.float32(np.nan))
+
+
+def encode_query(x: F32) -> tuple[F32, F32]:
+    """Codes of queries [..., D] and their scales [..., 1], as those of int16 keys."""
+    return encode(x, _norm_steps)
+
+
+def _byte_steps(_: F32, top: F32) -> F32:
+    return top / np.float32(127)
+
+
+def _value_steps(_: F32, top: F32) -> F32:
+    return top * np.float32(1 / np.float32(16383))
+
+
+def _norm_steps(x: F32, top: F32) -> F32:
+    """Bounds the Euclidean norm of the codes, summed in eight lanes as the native kernels do."""
+    y = (x / top).reshape(*x.shape[:-1], -1, 8)
+    lanes = np.zeros((*x.shape[:-1], 8), np.float32)
+    for i in range(y.shape[-2]):
+        lanes = lanes + y[..., i, :] * y[..., i, :]
+    halves = lanes[..., :4] + lanes[..., 4:]
+    pairs = halves[..., :2] + halves[..., 2:]
+    norm = np.sqrt(pairs[..., :1] + pairs[..., 1:])
+    return top * np.maximum(norm * np.float32(1 / np.float32(46300)), np.float32(1 / np.float32(32766)))
+
+
 class _Floats:
     """Values as they are, rounded to a float type."""
 
@@ -113,14 +162,13 @@ class _Floats:
 
 
 class _Codes:
-    """Values as int8 codes times one scale per token and KV head, after a rotation over runs of `run` dims.
+    """Values as codes times one scale per token and KV head, after a rotation over runs of `run` dims."""
 
-    The rule is written in native/include/headrace/kernels.h (`KVLayer`); scales hold bfloat16 values.
-    """
-
-    def __init__(self, shape: tuple[int, ...], run: int) -> None:
-        self._run = run
-        self._codes = np.zeros(shape, np.int8)
+    def __init__(
+        self, shape: tuple[int, ...], dtype: type, steps: Callable[[F32, F32], F32], run: int = 1
+    ) -> None:
+        self._run, self._steps = run, steps
+        self._codes = np.zeros(shape, dtype)
         self._scales = np.zeros((*shape[:-1], 1), np.float32)
         self.arrays: list[NDArray[Any]] = [self._codes, self._scales]
 
@@ -133,11 +181,5 @@ class _Codes:
         """Store float32 values at `index`."""
         with np.errstate(invalid="ignore", over="ignore"):
             rotated = rotate(values, self._run)
-        top = np.abs(rotated).max(axis=-1, keepdims=True)
-        finite, used = np.isfinite(top), top >= _TINY
-        up = (top / np.float32(127)).view(np.uint32) + np.uint32(0xFFFF)
-        scales = np.where(finite & used, (up & np.uint32(0xFFFF0000)).view(np.float32), np.float32(0))
-        factors = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales > 0)
-        codes = np.rint(np.where(scales > 0, rotated, np.float32(0)) * factors)
-        self._codes[index] = codes.astype(np.int8)
-        self._scales[index] = np.where(finite, scales, np.float32(np.nan))
+        codes, self._scales[index] = encode(rotated, self._steps)
+        self._codes[index] = codes.astype(self._codes.dtype)

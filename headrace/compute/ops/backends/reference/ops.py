@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.base.errors import ShapeError
 from headrace.compute.ops.api import F32, AttentionParams, ForwardContext
-from headrace.compute.ops.backends.reference.kv import ReferenceKV
+from headrace.compute.ops.backends.reference.kv import ReferenceKV, encode_query
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,9 @@ class ReferenceOps:
             raise ShapeError("the reference backend runs over its own KV memory only")
         shape = (q.shape[0], -1, params.head_size)
         queries, size = np.ascontiguousarray(q).reshape(shape), kv.geometry.block_size
+        if kv.geometry.dtype == "int16":
+            codes, scales = encode_query(queries)
+            queries = codes * scales
         blocks = ctx.tables[ctx.row_of, ctx.positions // size]
         kv.write(layer, blocks, ctx.positions, k.reshape(shape), v.reshape(shape))
         out = np.empty(queries.shape, np.float32)
