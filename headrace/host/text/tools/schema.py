@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from headrace.base.errors import RequestError
 
-MAX_DEPTH = 32
+MAX_DEPTH = 16
 MAX_NODES = 10_000
 TYPES = frozenset({"null", "boolean", "object", "array", "number", "integer", "string"})
 

@@ -1,12 +1,15 @@
 """Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}}, …]`; newer: `[TOOL_CALLS]name[ARGS]{…}` per call."""
 
+import hashlib
+import re
 import secrets
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from headrace.host.text.parts.json_value import SPACE, Status
 from headrace.host.text.parts.reader import MAX_NAME_CHARS, Arguments, CallReader, Calls, FrameReader
-from headrace.host.text.tools.dialect import Written, as_given
+from headrace.host.text.tools.dialect import Json, Written
 
 BEGIN, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _LETTERS = string.ascii_letters + string.digits
@@ -15,6 +18,22 @@ _LETTERS = string.ascii_letters + string.digits
 def short_id() -> str:
     """Mistral's templates take ids of nine letters and digits only."""
     return "".join(secrets.choice(_LETTERS) for _ in range(9))
+
+
+def _shortened(name: Any) -> Any:
+    """An id as the templates take it; the same for the same id, so that calls and results still meet."""
+    if not isinstance(name, str) or re.fullmatch(r"[a-zA-Z0-9]{9}", name):
+        return name
+    return hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:9]
+
+
+def _with_short_ids(message: Json) -> Json:
+    made = dict(message)
+    if "tool_call_id" in made:
+        made["tool_call_id"] = _shortened(made["tool_call_id"])
+    if made.get("tool_calls"):
+        made["tool_calls"] = [{**call, "id": _shortened(call.get("id"))} for call in made["tool_calls"]]
+    return made
 
 
 class NamedReader:
@@ -112,11 +131,14 @@ class Mistral:
     begins: tuple[str, ...] = (BEGIN,)
     bare = ""
     new_id: Callable[[], str] = staticmethod(short_id)
-    conversation = staticmethod(as_given)
 
     def reads(self, written: Written) -> bool:
         """The mark."""
         return BEGIN in written.call
+
+    def conversation(self, messages: Sequence[Json], tools: Sequence[Json]) -> tuple[list[Json], list[Json]]:
+        """Ids that come from elsewhere are made short."""
+        return [_with_short_ids(m) for m in messages], list(tools)
 
     def reader(self, calls: Calls, begin: str) -> CallReader:
         """Either form."""
