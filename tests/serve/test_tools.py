@@ -1,4 +1,4 @@
-"""Tool calls and reasoning through OpenAI's client, whole and streamed; malformed tools are refused by name."""
+"""Tool calls and reasoning by OpenAI's client, whole and streamed; malformed tools are refused by name."""
 
 import asyncio
 import json
