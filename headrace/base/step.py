@@ -177,6 +177,19 @@ class SequenceTiming:
     """(reason, seconds) spent waiting; the values of `WaitReason` in `host/sched/sequence`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypothesis:
+    """An answer that a beam search found."""
+
+    token_ids: tuple[int, ...]
+    """Its tokens, the end token included."""
+    logprob: float
+    """Sum of the log-probabilities of its tokens."""
+    score: float
+    """What it was ranked by; see `host/sched/beams/search`."""
+    finish: FinishReason
+
+
 class Delta(NamedTuple):
     """News of one sequence after a commit, in token ids (text is made in the client process)."""
 
@@ -197,6 +210,8 @@ class Delta(NamedTuple):
     """Given with the last delta."""
     pooled: bytes = b""
     """The prompt's pooled hidden states, little-endian float32; given with the last delta."""
+    beams: tuple[Hypothesis, ...] = ()
+    """The best answers of a beam search, best first; given with the last delta."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

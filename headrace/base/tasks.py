@@ -45,6 +45,11 @@ class BeamSearch:
     early_stopping: bool = False
     """End as soon as `width` answers are complete; else when no better one can come."""
 
+    @property
+    def num_offers(self) -> int:
+        """Next tokens that each beam offers."""
+        return 2 * self.width
+
     def __post_init__(self) -> None:
         """Check the ranges."""
         if not 1 <= self.width <= MAX_BEAM_WIDTH:

@@ -28,7 +28,7 @@ from headrace.base.step import (
     TokenLogprobs,
     Wants,
 )
-from headrace.base.tasks import Pooling
+from headrace.base.tasks import BeamSearch, Pooling
 from headrace.host.kv.keys import Domain
 
 
@@ -191,10 +191,11 @@ class SimExecutor:
         slot.tokens += drawn
         slot.num_output += len(drawn)
         slot.drafts = self._propose(slot)
-        wanted = slot.request.sampling.logprobs
-        logprobs = (
-            tuple(logprob(entries[: known + i], t) for i, t in enumerate(drawn)) if wanted is not None else ()
-        )
+        logprobs: tuple[TokenLogprobs, ...] = ()
+        if isinstance(slot.request.task, BeamSearch):
+            logprobs = (offers(slot.request, entries[:known], drawn[0], self._vocab),)
+        elif slot.request.sampling.logprobs is not None:
+            logprobs = tuple(logprob(entries[: known + i], t) for i, t in enumerate(drawn))
         return RowResult(
             slot=row.slot,
             lease=row.lease,
@@ -268,6 +269,20 @@ def logprob(entries: Sequence[int], token: int) -> TokenLogprobs:
     """A made-up log-probability that depends on all entries before the token."""
     value = _digest(len(entries), *entries, token)
     return TokenLogprobs(token_id=token, logprob=-(value % 10_000) / 1000.0, rank=1 + value % 7)
+
+
+def offers(request: Request, entries: Sequence[int], drawn: int, vocab: int) -> TokenLogprobs:
+    """What a beam offers after these entries: made-up log-probabilities, the most likely first."""
+    count = request.task.num_offers if isinstance(request.task, BeamSearch) else 0
+    values = [(logprob(entries, token).logprob, token) for token in range(vocab)]
+    best = sorted(values, key=lambda item: (-item[0], item[1]))[:count]
+    return TokenLogprobs(
+        token_id=drawn,
+        logprob=logprob(entries, drawn).logprob,
+        rank=1,
+        top_ids=tuple(token for _, token in best),
+        top_logprobs=tuple(value for value, _ in best),
+    )
 
 
 def pooled(request: Request, entries: Sequence[int]) -> bytes:

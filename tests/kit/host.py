@@ -9,7 +9,7 @@ from headrace.base.ids import AdapterId, RequestId
 from headrace.base.registry import Registry
 from headrace.base.request import FinishReason, Request, SamplingParams
 from headrace.base.step import Delta, SequenceTiming, StepResult, TokenLogprobs
-from headrace.base.tasks import Pooling
+from headrace.base.tasks import BeamSearch, Pooling
 from headrace.base.terms import Tenant, Terms
 from headrace.engine.sim import SimClock, SimCost, SimExecutor, fold, logprob, pooled, solo
 from headrace.host.kv.ledger import KVLedger
@@ -139,6 +139,10 @@ class World:
         want, got, last = solo(request, self.vocab), self.tokens[name], self.last[name]
         timing = self.timing(name)
         assert sum(s for _, s in timing.waits) <= timing.finished_s - timing.arrival_s + 1e-6
+        if isinstance(request.task, BeamSearch):
+            assert got == ()
+            assert bool(last.beams) == (last.finish is not FinishReason.ABORT)
+            return
         if isinstance(request.task, Pooling):
             is_done = last.finish is FinishReason.STOP
             assert got == ()

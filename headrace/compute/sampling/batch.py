@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from headrace.base.request import Request
 from headrace.base.step import StepMasks
+from headrace.base.tasks import BeamSearch
 from headrace.compute.ops.api import F32, I32, AllowedMask, SampleBatch, SeenTokens, TokenBias
 from headrace.compute.sampling.state import SlotExtras, needs_extras
 
@@ -60,6 +61,8 @@ class SamplingState:
             sampling.frequency_penalty,
         )
         self._num_logprobs[slot] = -1 if sampling.logprobs is None else sampling.logprobs
+        if isinstance(request.task, BeamSearch):
+            self._num_logprobs[slot] = min(request.task.num_offers, self._vocab)
         self._extras.pop(slot, None)
         if needs_extras(request):
             self._extras[slot] = SlotExtras(request, output, self._vocab)

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Seq
 
 from headrace.base.errors import CapacityError, ContextLengthError, RequestError
 from headrace.base.request import Request
-from headrace.base.tasks import Pooling
+from headrace.base.tasks import BeamSearch, Pooling
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.sequence import Sequence
@@ -40,6 +40,8 @@ def check_request(request: Request, ledger: KVLedger, limits: ScheduleLimits) ->
             f"{limits.max_model_len}; shorten the prompt or lower max_tokens",
             param="max_tokens",
         )
+    if isinstance(request.task, BeamSearch):
+        _check_beams(request, request.task.width, ledger, limits)
     need, capacity = prompt + max(most, 1) - 1, ledger.capacity_tokens
     if need > capacity:
         raise CapacityError(
@@ -55,6 +57,28 @@ def check_request(request: Request, ledger: KVLedger, limits: ScheduleLimits) ->
             f"prompt ({prompt} tokens) and max_tokens ({most}) need KV memory for {need} tokens, "
             f"{tenant.name!r} may hold {share} (kv_share of its key); shorten the prompt or lower max_tokens",
             param="max_tokens",
+        )
+
+
+def _check_beams(request: Request, width: int, ledger: KVLedger, limits: ScheduleLimits) -> None:
+    """Beams run together; in the worst case they share no block."""
+    tenant = request.terms.tenant
+    slots = limits.max_num_seqs
+    if tenant.max_running is not None:
+        slots = min(slots, tenant.max_running)
+    if width > slots:
+        raise CapacityError(
+            f"a beam search of width {width} needs as many slots, {slots} may be had; lower the width, or "
+            "raise schedule.max_num_seqs (or max_running of the key)",
+            param="beam_width",
+        )
+    num_tokens = len(request.prompt_ids) + (request.sampling.max_tokens or 1) - 1
+    need, most = width * ledger.blocks_for(num_tokens), share_blocks(tenant.kv_share, ledger)
+    if need > most:
+        raise CapacityError(
+            f"{width} beams of {num_tokens} tokens need {need} KV blocks, {most} may be had; lower the width "
+            "or max_tokens, shorten the prompt, or raise kv.pool_bytes (or kv_share of the key)",
+            param="beam_width",
         )
 
 

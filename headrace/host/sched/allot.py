@@ -27,7 +27,7 @@ def all_decode(running: Collection[Sequence], left: int) -> bool:
         return False
     for seq in running:
         known = len(seq.tokens) + seq.pending
-        if seq.num_drafts or known <= seq.num_prompt:
+        if seq.num_drafts or seq.rejoins or known <= seq.num_prompt:
             return False
         if min(known, seq.max_positions) - seq.num_computed != 1:
             return False

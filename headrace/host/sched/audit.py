@@ -9,7 +9,7 @@ from headrace.host.sched.batch import Batch
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.queue import WaitQueue
 from headrace.host.sched.roster import Roster
-from headrace.host.sched.sequence import Sequence, SequenceState
+from headrace.host.sched.sequence import Sequence, SequenceState, WaitReason
 
 
 def check_sequences(
@@ -57,3 +57,25 @@ def check_batch(batch: Batch, roster: Roster, ledger: KVLedger, limits: Schedule
     for lease, row in batch.rows.items():
         if lease in roster.by_lease:
             ledger.check_writable(batch.owners[lease], row.start, row.start + row.count)
+
+
+def check_no_stall(
+    reason: WaitReason | None,
+    planned: Mapping[int, Batch],
+    queue: WaitQueue,
+    roster: Roster,
+    ledger: KVLedger,
+) -> None:
+    """No row was planned: nobody could run.
+
+    Raises:
+        InvariantError: somebody could have.
+    """
+    if planned:
+        return  # results are on their way
+    waits = bool(queue.fresh or queue.returning or queue.num_parked)
+    if roster.running or (waits and reason is not WaitReason.WINDOW):
+        raise InvariantError(
+            f"stalled: {len(roster.running)} running, {queue.num_total} waiting, "
+            f"no row planned (reason {reason}), {ledger.available_blocks} blocks available"
+        )

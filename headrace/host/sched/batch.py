@@ -56,7 +56,7 @@ class Batch:
             seq.life.prefill_tokens += count
         self.left -= count
         seq.num_computed = row.start + count
-        seq.pending += int(row.sample)
+        seq.pending += int(row.sample and not seq.is_beam)
         seq.life.num_steps += 1
 
     def add_decode(self, seq: Sequence, grant: Grant) -> None:
@@ -80,7 +80,7 @@ class Batch:
         self.num_decodes += 1
         self.left -= 1
         seq.num_computed = start + 1
-        seq.pending += 1
+        seq.pending += int(not seq.is_beam)  # what a beam draws is not its next token
         seq.life.num_steps += 1
 
     def plan(self, ends: tuple[SlotId, ...]) -> StepPlan:

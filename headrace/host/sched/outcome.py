@@ -18,6 +18,8 @@ def accept(seq: Sequence, row: Row, result: RowResult) -> Outcome:
     Raises:
         InvariantError: the result does not answer the row.
     """
+    if seq.is_beam:
+        return _accept_offer(seq, row, result)
     tokens = result.tokens
     if len(tokens) == 1 and row.sample and not row.num_drafts and not result.prompt_logprobs:
         return _accept_one(seq, row, result)
@@ -74,6 +76,16 @@ def _accept_one(seq: Sequence, row: Row, result: RowResult) -> Outcome:
         num_preempted=life.num_preempted,
     )
     return news, finish
+
+
+def _accept_offer(seq: Sequence, row: Row, result: RowResult) -> Outcome:
+    """`accept` for a beam: the tokens it offers wait for those of the other beams."""
+    seq.num_valid = row.start + row.count
+    if row.sample:
+        if not result.logprobs or not result.logprobs[0].top_ids:
+            raise InvariantError(f"the row of beam {seq.request_id!r} offers no tokens")
+        seq.offer = result.logprobs[0]
+    return Delta(seq.request_id), None
 
 
 def _accept_pooled(seq: Sequence, row: Row, result: RowResult) -> Outcome:

@@ -61,6 +61,8 @@ class Planner:
             is_prefill_turn = False
             self._extend_running(batch, now_s)
             reason = self._admit_waiting(batch, now_s)
+        while not batch.rows and self._give_way(now_s):
+            reason = self._admit_waiting(batch, now_s)
         self._was_prefill_turn = is_prefill_turn
         return reason
 
@@ -115,7 +117,18 @@ class Planner:
             self._preempt(victim, now_s)
             batch.num_preempted += 1
             grant = self._ledger.reserve(seq.request_id, start, start + count)
-        batch.add(seq, count, grant)
+        batch.add(seq, count, grant, _slot_begin(seq, self._ledger) if seq.rejoins else None)
+        seq.rejoins = False
+        return True
+
+    def _give_way(self, now_s: float) -> bool:
+        """Beams that wait for others of their searches hold all there is: the worst rank gives its own up.
+
+        The best-ranked search fits the pool, so it gets all its beams in at last.
+        """
+        if not (self._queue.returning and self.roster.is_held_up):
+            return False
+        self._preempt(self.roster.running[-1], now_s)
         return True
 
     def _stay_within_share(self, seq: Sequence, count: int, batch: Batch, now_s: float) -> bool:
@@ -240,18 +253,11 @@ class Planner:
 
     def _begin(self, seq: Sequence, count: int, batch: Batch) -> None:
         grant = self._ledger.reserve(seq.request_id, seq.num_computed, seq.num_computed + count)
-        if grant is None or seq.slot is None:
+        if grant is None:
             raise InvariantError(
                 f"request {seq.request_id!r} was promised blocks that the pool does not have"
             )
-        begin = SlotBegin(
-            slot=seq.slot,
-            lease=seq.lease,
-            request=seq.request,
-            token_ids=tuple(seq.tokens),
-            blocks=self._ledger.table(seq.request_id),
-        )
-        batch.add(seq, count, grant, begin)
+        batch.add(seq, count, grant, _slot_begin(seq, self._ledger))
 
     def _shortcut(self, seq: Sequence) -> tuple[Sequence | None, int, int]:
         """How a sequence that joins now avoids computing all its tokens.
@@ -278,4 +284,16 @@ def _view(queue: WaitQueue, roster: Roster, num_admitted: int, now_s: float) -> 
         num_admitted=num_admitted,
         oldest_arrival_s=queue.oldest_arrival_s,
         max_num_seqs=roster.num_slots,
+    )
+
+
+def _slot_begin(seq: Sequence, ledger: KVLedger) -> SlotBegin:
+    if seq.slot is None:
+        raise InvariantError(f"request {seq.request_id!r} has no slot")
+    return SlotBegin(
+        slot=seq.slot,
+        lease=seq.lease,
+        request=seq.request,
+        token_ids=tuple(seq.tokens),
+        blocks=ledger.table(seq.request_id),
     )

@@ -32,10 +32,17 @@ class Roster:
         """Free slots."""
         return len(self._free)
 
+    @property
+    def is_held_up(self) -> bool:
+        """Whether beams wait for others of their searches, and nobody's result is on the way."""
+        waits = any(seq.offer is not None for seq in self.running)
+        return waits and not any(seq.offer is None and seq.num_missing <= 0 for seq in self.running)
+
     def enter(self, seq: Sequence, num_cached: int) -> SlotId:
         """Give the sequence a slot and a new lease; its first `num_cached` positions have their KV."""
         slot = self._free.pop()
         seq.state, seq.slot, seq.lease = SequenceState.RUNNING, slot, self._next_lease
+        seq.rejoins = False
         seq.num_computed = seq.num_valid = num_cached
         self._next_lease += 1
         self.by_lease[seq.lease] = seq
@@ -57,6 +64,17 @@ class Roster:
         self._free.append(seq.slot)
         seq.slot, seq.lease = None, -1
         seq.num_computed = seq.num_valid = seq.pending = seq.num_drafts = 0
+        seq.offer = None
+
+    def renew(self, seq: Sequence) -> None:
+        """The runner must learn tokens and blocks of a sequence anew: it leaves its slot and joins again."""
+        if seq.slot is None:
+            raise InvariantError(f"request {seq.request_id!r} has no slot to join again")
+        del self.by_lease[seq.lease]
+        self.ends.append(seq.slot)
+        seq.lease, seq.rejoins = self._next_lease, True
+        self._next_lease += 1
+        self.by_lease[seq.lease] = seq
 
     def take_ends(self) -> tuple[SlotId, ...]:
         """Slots left since the last call."""

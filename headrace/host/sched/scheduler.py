@@ -18,8 +18,9 @@ from headrace.base.step import Delta, Progress, Row, RowResult, StepPlan, StepRe
 from headrace.host.kv.keys import Domain, KeyChain
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched import admission
-from headrace.host.sched.audit import check_batch, check_sequences
+from headrace.host.sched.audit import check_batch, check_no_stall, check_sequences
 from headrace.host.sched.batch import Batch
+from headrace.host.sched.beams.forks import Forks
 from headrace.host.sched.fair.account import Account, Accounts
 from headrace.host.sched.fair.deadlines import Deadlines
 from headrace.host.sched.fair.door import Door
@@ -61,6 +62,7 @@ class Scheduler:
         self._displaced: list[Delta] = []
         self._planner = Planner(ledger, policy, limits, self._queue)
         self._roster = self._planner.roster
+        self._forks = Forks(ledger, self._roster, self._queue, self._sequences)
         self._planned: dict[int, Batch] = {}
         self._step = self._num_arrived = 0
         self._slot_steps = self._wasted = self._late = 0
@@ -131,7 +133,7 @@ class Scheduler:
         reason = self._planner.fill(batch, now_s)
         self._queue.clock.reason = reason or WaitReason.STEP
         if not batch.rows:
-            self._check_no_stall(reason)
+            check_no_stall(reason, self._planned, self._queue, self._roster, self._ledger)
             return None
         self._step = batch.step
         self._planned[batch.step] = batch
@@ -225,7 +227,7 @@ class Scheduler:
         chain = KeyChain(Domain.of(request), self._ledger.block_size)
         rank = rank_of(request, now_s, self._num_arrived, self._limits.ageing_s)
         seq = Sequence(request, chain, rank, arrival_s, account)
-        self._num_arrived += 1
+        self._num_arrived += self._forks.open(seq)
         self._sequences[request.request_id] = seq
         self._deadlines.add(seq, len(self._sequences))
         leader = seq.leader = _leader_of(seq, self._sequences)
@@ -236,7 +238,8 @@ class Scheduler:
 
     def _take(self, seq: Sequence, row: Row, result: RowResult, now_s: float) -> Delta | None:
         if result.error is not None:  # what this row computed is not to be trusted: do not publish it
-            return self._end(seq, FinishReason.ERROR, now_s, trouble=(result.error, ""))
+            asked = self._forks.leader_of(seq) if seq.is_beam else seq
+            return self._end(asked, FinishReason.ERROR, now_s, trouble=(result.error, ""))
         is_first = len(seq.tokens) == seq.num_prompt
         news, finish = accept(seq, row, result)
         if news.new_ids:
@@ -246,11 +249,21 @@ class Scheduler:
         # Between two tokens of an answer a block becomes full only at a multiple of its size.
         if is_first or row.count > 1 or seq.num_valid % self._ledger.block_size == 0:
             self._ledger.publish(seq.request_id, seq.tokens, seq.num_valid)
+        if seq.is_beam:
+            return self._next_round(seq, now_s)
         if self._queue.num_parked and seq.num_valid >= seq.num_prompt - 1:
             self._queue.release(seq.request_id, now_s)
         if finish is not None:
             return self._end(seq, finish, now_s, news=news)
         return news if news.new_ids or news.prompt_logprobs else None
+
+    def _next_round(self, seq: Sequence, now_s: float) -> Delta | None:
+        """A beam has a result; its search may be over."""
+        leader = self._forks.leader_of(seq)
+        seq.account.give_output(int(seq.offer is not None))
+        leader.life.first_token_s = leader.life.first_token_s or now_s
+        news = self._forks.advance(seq, now_s) if seq.offer is not None else None
+        return None if news is None else self._end(leader, news.beams[0].finish, now_s, news=news)
 
     def _end(
         self,
@@ -262,6 +275,8 @@ class Scheduler:
         news: Delta | None = None,
     ) -> Delta:
         """The one way out, from every state."""
+        if seq.is_beam:
+            self._forks.close(seq, now_s)
         if seq.state is SequenceState.RUNNING:
             self._ledger.close(seq.request_id)
             self._roster.leave(seq)
@@ -272,16 +287,6 @@ class Scheduler:
         del self._sequences[seq.request_id]
         self._queue.release(seq.request_id, now_s)
         return seq.closing_delta(finish, now_s, trouble=trouble, news=news)
-
-    def _check_no_stall(self, reason: WaitReason | None) -> None:
-        if self._planned:
-            return  # results are on their way
-        waits = bool(self._queue.fresh or self._queue.returning or self._queue.num_parked)
-        if self._roster.running or (waits and reason is not WaitReason.WINDOW):
-            raise InvariantError(
-                f"stalled: {len(self._roster.running)} running, {self._queue.num_total} waiting, "
-                f"no row planned (reason {reason}), {self._ledger.available_blocks} blocks available"
-            )
 
 
 def _leader_of(seq: Sequence, sequences: Mapping[RequestId, Sequence]) -> Sequence | None:

@@ -6,8 +6,8 @@ from enum import Enum, auto
 from headrace.base.errors import InvariantError
 from headrace.base.ids import RequestId, SlotId
 from headrace.base.request import FinishReason, Request
-from headrace.base.step import Delta, SequenceTiming
-from headrace.base.tasks import Pooling
+from headrace.base.step import Delta, SequenceTiming, TokenLogprobs
+from headrace.base.tasks import BeamSearch, Pooling
 from headrace.host.kv.keys import KeyChain
 from headrace.host.sched.fair.account import Account
 from headrace.host.sched.fair.rank import Rank
@@ -82,6 +82,7 @@ class Sequence:
         "draws",
         "end_ids",
         "has_kv_bound",
+        "is_beam",
         "leader",
         "lease",
         "life",
@@ -93,8 +94,10 @@ class Sequence:
         "num_prompt",
         "num_prompt_logprobs",
         "num_valid",
+        "offer",
         "pending",
         "rank",
+        "rejoins",
         "request",
         "request_id",
         "slot",
@@ -123,6 +126,11 @@ class Sequence:
         # Positions that ever need KV: the last drawn token is never computed.
         self.max_positions = self.num_prompt + self.max_tokens - 1
         self.draws = not isinstance(request.task, Pooling)
+        # A beam: its next tokens are chosen together with those of its search, once all have offered theirs.
+        self.is_beam = isinstance(request.task, BeamSearch)
+        self.offer: TokenLogprobs | None = None
+        # The runner must be told of its tokens and blocks anew.
+        self.rejoins = False
         if not self.draws:
             self.max_positions = self.num_prompt
         # The sequence whose prompt blocks this one shares when it joins. The object, not its id: once it is
@@ -196,4 +204,5 @@ class Sequence:
             error_kind=trouble[1],
             timing=timing,
             pooled=news.pooled,
+            beams=news.beams,
         )
