@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from headrace.base.config import AccessConfig, EngineConfig
-from headrace.base.errors import ConfigError
+from headrace.base.errors import ConfigError, ShapeError
 from headrace.compute.ops.api import KVGeometry, StepLimits
+from headrace.compute.ops.heads import check_head_size
 from headrace.engine.sizing import PoolPlan, plan_pool
 
 DEFAULT_SEQS = 64
@@ -183,6 +184,10 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
     if not 1 <= config.kv.block_size <= 1024:
         raise ConfigError(f"kv.block_size must be in [1, 1024], got {config.kv.block_size}")
     geometry = geometry_of(config, model)
+    try:
+        check_head_size(device.backend, model.head_size)
+    except ShapeError as error:
+        raise ConfigError(error.message, param="device.backend") from error
     length = _context(config, model)
     pool = plan_pool(
         config.kv, geometry, model.weight_bytes(device.backend), device.memory_bytes, seqs * length[0]

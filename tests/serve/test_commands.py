@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from headrace.base.config import all_settings
 from tests.serve.conftest import serving
 
 
@@ -61,6 +62,15 @@ def test_check_prints_settings_with_reasons_and_exits(smollm2_path: Path, tmp_pa
     line = next(row for row in shown.stdout.splitlines() if row.startswith("schedule.max_num_seqs"))
     assert f"3 (file {file})" in line
     assert "--max-model-len" in shown.stdout
+    for info in all_settings():  # OP-8: asked, effective, why, of every one
+        assert info.section == "model" or f"{info.section}.{info.name} " in shown.stdout
+    secret = run("serve", str(smollm2_path), "--check", "--api-key", "geheim", "--api-key", "auch-geheim")
+    assert "geheim" not in secret.stdout + secret.stderr
+    assert "2 keys" in secret.stdout
+    for wrong in (["--keys-file", "/nowhere"], ["--drain-s", "-1"], ["--stall-s", "0"], ["--port", "70000"]):
+        refused = run("serve", str(smollm2_path), "--check", *wrong)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "Traceback" not in refused.stderr
     impossible = run("serve", str(smollm2_path), "--check", "--max-model-len", "999999")
     assert impossible.returncode == 2
     assert "Traceback" not in impossible.stderr

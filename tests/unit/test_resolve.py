@@ -45,6 +45,14 @@ def test_auto_values_have_reasons():
     assert all(s.name in table and s.reason in table for s in found.settings)
 
 
+@pytest.mark.parametrize("size", [4, 36, 264, 512])
+def test_head_sizes_the_kernels_lack_are_refused_before_loading(size):
+    model = replace(MODEL, head_size=size)
+    with pytest.raises(ConfigError, match=rf"size is {size}; .* multiples of 8 up to 256: use --backend"):
+        resolve(config(), model, DEVICE)
+    assert resolve(config(), model, replace(DEVICE, backend="reference")).geometry.head_size == size
+
+
 @pytest.mark.parametrize(
     ("layers", "kv_heads", "head_size", "block", "dtype", "want"),
     [

@@ -1,16 +1,16 @@
 """Serve a model over HTTP: the OpenAI API under /v1, and pages for operators."""
 
 import asyncio
+from dataclasses import fields
 from typing import Annotated, Any
 
 import typer
 
+from headrace.base.config import EngineConfig, all_settings
 from headrace.cli.settings import Gathered, with_settings
 
 
-@with_settings(
-    "model", "device", "kv", "schedule", "serve", "access", "watch", "observe", without=("model.model",)
-)
+@with_settings(*(section.name for section in fields(EngineConfig)), without=("model.model",))
 def command(
     model: Annotated[
         str | None,
@@ -26,8 +26,12 @@ def command(
     del model  # it is in the settings
     if check:
         from headrace.engine.build import open_model
+        from headrace.serve.front.keys import load_keys
+        from headrace.serve.server import check as check_server
 
-        _print_settings(open_model(settings.config, with_text=False).resolved, settings)
+        check_server(settings.config.serve)
+        load_keys(settings.config.access)
+        _print_settings(open_model(settings.config, with_text=False).resolved, settings, is_whole=True)
         return
 
     from headrace.engine.process.spawn import spawn
@@ -45,8 +49,11 @@ def command(
     asyncio.run(serve(settings.config, announce, spawned))
 
 
-def _print_settings(resolved: Any, gathered: Gathered) -> None:
-    """The resolved settings: what was asked for and where, what holds, and why."""
+def _print_settings(resolved: Any, gathered: Gathered, *, is_whole: bool = False) -> None:
+    """The resolved settings: what was asked for and where, what holds, and why.
+
+    `is_whole`: those too that hold as they are.
+    """
     from headrace.cli.tables import print_table
 
     rows: list[tuple[str, str, str, str]] = []
@@ -56,4 +63,24 @@ def _print_settings(resolved: Any, gathered: Gathered) -> None:
         )
         asked = f"{setting.asked} ({origin})" if origin else setting.asked
         rows.append((setting.name, asked, setting.value, setting.reason))
+    if is_whole:
+        rows += _plain_settings({row[0] for row in rows} | {"model.model"}, gathered)
     print_table(("setting", "asked", "value", "why"), rows)
+
+
+def _plain_settings(shown: set[str], gathered: Gathered) -> list[tuple[str, str, str, str]]:
+    """Settings that nothing else decides; keys are counted, not shown."""
+    rows: list[tuple[str, str, str, str]] = []
+    for info in all_settings():
+        name = f"{info.section}.{info.name}"
+        if name in shown:
+            continue
+        value = getattr(getattr(gathered.config, info.section), info.name)
+        text = {None: "none", (): "none"}.get(value, str(value))
+        if name == "access.api_key" and value:
+            text = f"{len(value)} keys"
+        origin = gathered.origin_by_name.get(name)
+        rows.append(
+            (name, f"{text} ({origin})" if origin else "", text, "asked for" if origin else "default")
+        )
+    return rows

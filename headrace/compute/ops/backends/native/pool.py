@@ -7,9 +7,7 @@ import numpy as np
 from headrace import _native
 from headrace.base.errors import ShapeError
 from headrace.compute.ops.api import F32, KV_BITS, KVGeometry
-
-HEAD_STEP, MAX_HEAD_SIZE = 8, 256
-"""What the attention kernels are written for; other head sizes would leave their buffers."""
+from headrace.compute.ops.heads import check_head_size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,11 +48,7 @@ class NativeKVPool:
             raise ShapeError(
                 f"a KV pool needs layers, block size, KV heads, head size and blocks of at least 1: {shape}"
             )
-        if geometry.head_size % HEAD_STEP or geometry.head_size > MAX_HEAD_SIZE:
-            raise ShapeError(
-                f"this model's head size is {geometry.head_size}; attention of the native backend takes "
-                f"multiples of {HEAD_STEP} up to {MAX_HEAD_SIZE}: use --backend reference"
-            )
+        check_head_size("native", geometry.head_size)
         try:
             self.memory = _native.kv_memory(geometry.dtype, shape)
         except (MemoryError, ValueError) as error:
