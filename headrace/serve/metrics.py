@@ -46,6 +46,11 @@ _COUNTERS: Mapping[str, tuple[str, str]] = {
     "headrace_num_preemptions": ("preemptions", "Preemptions of running sequences."),
     "headrace_engine_steps": ("steps", "Steps of the engine loop."),
     "headrace_engine_step_seconds": ("step_seconds", "Seconds spent in steps."),
+    "headrace_grammars_compiled": ("grammars_compiled", "Grammars compiled for a request."),
+    "headrace_grammars_refused": ("grammars_refused", "Grammars that could not be used."),
+    "headrace_grammar_cache_hits": ("grammar_cache_hits", "Requests whose grammar was ready, or known bad."),
+    "headrace_grammar_compilation_time_seconds": ("grammar_compile_seconds", "Seconds of compilation."),
+    "headrace_grammar_mask_seconds": ("grammar_mask_seconds", "Seconds spent on masks of tokens."),
     "headrace_numeric_errors": ("numeric_errors", "Sequences that ended because of NaN or infinite logits."),
 }
 _GAUGES: Mapping[str, tuple[str, str]] = {

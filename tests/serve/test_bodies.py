@@ -134,7 +134,6 @@ EFFECTS: dict[str, Any] = {
     "moderation": {"model": "m"},
     "parallel_tool_calls": "sometimes",
     "prediction": {"type": "content", "content": "x"},
-    "response_format": {"type": "json_object"},
     "service_tier": "flex",
     "store": True,
     "verbosity": "low",
@@ -195,6 +194,7 @@ ELSEWHERE = {
     ),
     *("messages", "max_completion_tokens", "logprobs", "top_logprobs", "prompt", "echo"),
     *("add_generation_prompt", "continue_final_message", "chat_template_kwargs"),
+    *("response_format", "structured_outputs"),
     *("tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "include_reasoning"),
 }
 """Fields that are no sampling parameter, or are tested on their own."""
@@ -203,7 +203,7 @@ ELSEWHERE = {
 def test_every_field_is_accounted_for() -> None:
     for model in (SamplingBody, ChatBody, CompletionBody):
         assert set(model.model_fields) <= set(REACHES) | ELSEWHERE
-    sampling = set(SamplingParams.__dataclass_fields__) - {"bad_words_ids", "logprobs"}
+    sampling = set(SamplingParams.__dataclass_fields__) - {"bad_words_ids", "logprobs", "structured"}
     assert sampling == set(REACHES)
 
 

@@ -1,6 +1,7 @@
 """Requests whose grammar is being compiled: off the loop, one after the other, each with a limit on time."""
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
@@ -90,7 +91,11 @@ class CompileQueue:
         while True:
             group = self._jobs.get()
             if any(self._wanted.get(r.request_id) is group for r in group.requests):
-                self._done(self._compile(group))
+                made = self._compile(group)
+                self._done(made)
+                if made.error is None and self._jobs.empty():
+                    with suppress(HeadraceError):  # it was good a moment ago, and nobody waits for this one
+                        self._structured.restock(group.requests)
 
     def _compile(self, group: AddGroup) -> Compiled:
         """Compile, or give up waiting for it: a thread cannot be ended from outside."""
@@ -105,8 +110,8 @@ class CompileQueue:
         made = Compiled(group=group)
         try:
             self._structured.prepare()  # not on the time of the first request that asks
-        except HeadraceError as error:
-            return Compiled(group=group, error=error)
+        except Exception as error:  # noqa: BLE001 - the border of a request
+            return Compiled(group=group, error=error_of(fault_of(error)))
         thread = Thread(target=self._fill, args=(made,), name="headrace-grammar", daemon=True)
         thread.start()
         thread.join(self._limit_s)

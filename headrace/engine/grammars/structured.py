@@ -15,6 +15,7 @@ from headrace.base.ids import RequestId, SlotId
 from headrace.base.request import Request
 from headrace.base.step import Delta, StepPlan
 from headrace.engine.text import NO_TOKENIZER, Text
+from headrace.host.grammar.cache import MatcherCache
 from headrace.host.grammar.compiler import Compiler, GrammarVocabulary
 from headrace.host.grammar.masks import MaskMaker
 from headrace.host.grammar.matcher import Matcher
@@ -32,18 +33,20 @@ class Structured:
     """
 
     def __init__(self, text: Callable[[], Text], vocab_size: int, threads: int) -> None:
-        self.counts = {"grammars_compiled": 0.0, "grammars_refused": 0.0, "grammar_compile_seconds": 0.0}
+        self.counts = dict.fromkeys(
+            ("grammars_compiled", "grammars_refused", "grammar_compile_seconds", "grammar_cache_hits"), 0.0
+        )
         self._text = text
         self._vocab_size = vocab_size
         self._threads = threads
         self._lock = Lock()
-        self._made: Compiler | None = None
+        self._made: MatcherCache | None = None
         self._masks: MaskMaker | None = None
         self._by_request: dict[RequestId, Matcher] = {}
         self._by_slot: dict[SlotId, Matcher] = {}
 
-    def prepare(self) -> Compiler:
-        """The compiler; the first call takes a part of a second.
+    def prepare(self) -> MatcherCache:
+        """What makes matchers; the first call takes a part of a second.
 
         Raises:
             RequestError: the model has no tokenizer or no end token.
@@ -53,7 +56,8 @@ class Structured:
                 text = self._text()
                 if text.tokenizer is None:
                     raise RequestError(NO_TOKENIZER, param=PARAM)
-                self._made = Compiler(GrammarVocabulary(text.tokenizer, self._vocab_size, text.end_ids))
+                vocabulary = GrammarVocabulary(text.tokenizer, self._vocab_size, text.end_ids)
+                self._made = MatcherCache(Compiler(vocabulary))
             return self._made
 
     def compile(self, requests: Sequence[Request]) -> tuple[Matcher, ...]:
@@ -62,17 +66,24 @@ class Structured:
         Raises:
             RequestError: the grammar cannot be used, or not with this model.
         """
-        compiler, began_s = self.prepare(), now_s()
+        cache, began_s = self.prepare(), now_s()
         grammar = requests[0].sampling.structured
         try:
-            made = tuple(compiler.compile(grammar) for _ in requests if grammar is not None)
+            made = tuple(cache.take(grammar) for _ in requests if grammar is not None)
         except RequestError:
             self.counts["grammars_refused"] += 1
             raise
         finally:
             self.counts["grammar_compile_seconds"] += now_s() - began_s
+            self.counts["grammar_cache_hits"] = cache.hits
         self.counts["grammars_compiled"] += 1
         return made
+
+    def restock(self, requests: Sequence[Request]) -> None:
+        """Make a matcher for the next request with the grammar of these."""
+        grammar = requests[0].sampling.structured
+        if grammar is not None:
+            self.prepare().restock(grammar)
 
     def adopt(self, requests: Sequence[Request], matchers: Sequence[Matcher]) -> None:
         """These requests were queued."""
@@ -92,7 +103,7 @@ class Structured:
         if not slots:
             return plan
         if self._masks is None:
-            self._masks = MaskMaker(self.prepare().vocabulary.words, self._threads)
+            self._masks = MaskMaker(self.prepare().compiler.vocabulary.words, self._threads)
         return replace(plan, masks=self._masks.start(slots, [self._by_slot[slot] for slot in slots]))
 
     def settle(self, deltas: Iterable[Delta]) -> tuple[Delta, ...]:

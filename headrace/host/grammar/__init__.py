@@ -5,5 +5,5 @@ requests, slots or steps. A matcher's masks depend on its grammar and on the tok
 else: matchers share no state, since the library's limits count what a shared state has seen.
 
 Reading order: `library`, `schema` (what is refused before the library sees it), `compiler`, `matcher`,
-`masks`.
+`cache`, `masks`.
 """

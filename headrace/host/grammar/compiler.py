@@ -11,19 +11,22 @@ import numpy as np
 
 from headrace.base.errors import RequestError
 from headrace.base.grammar import PARAM, Grammar, GrammarKind
-from headrace.host.grammar.library import library
+from headrace.host.grammar.library import any_to_lark, library
 from headrace.host.grammar.matcher import Matcher, error_text
 from headrace.host.grammar.schema import check_schema
 from headrace.host.text.tokenizer import Tokenizer
 
-INITIAL_FUEL = 200_000
-"""Of the first expressions of the lexer; 50,000 take about a millisecond."""
+INITIAL_FUEL = 100_000
+"""Of the first expressions of the lexer: at most 50 ms and 16 MB."""
 STEP_FUEL = 100_000
 """Of one mask; 14,000 take about a millisecond."""
 MAX_LEXER_STATES = 10_000
 """Of one matcher, 1 to 2 kB each."""
 MAX_SYMBOLS = 200_000
 """Of the productions: what a schema unfolds to."""
+
+
+MAX_GBNF_CHARS = 16 << 10
 
 
 class GrammarVocabulary:
@@ -124,4 +127,23 @@ def _spelled(grammar: Grammar) -> str:
         return make.grammar_from_json_schema(grammar.source)
     if grammar.kind is GrammarKind.REGEX:
         return make.grammar_from_regex(grammar.source)
-    return make.grammar_from_lark(grammar.source)
+    return make.grammar_from_lark(_lark(grammar.source))
+
+
+def _lark(source: str) -> str:
+    """Lark's syntax; GBNF (llama.cpp's, with `::=`) is translated, in Python and therefore in smaller sizes.
+
+    Raises:
+        RequestError: it is GBNF, and wrong or too long.
+    """
+    if "::=" not in source:
+        return source
+    if len(source) > MAX_GBNF_CHARS:
+        raise RequestError(
+            f"the GBNF grammar has {len(source)} characters, limit {MAX_GBNF_CHARS}; use Lark",
+            param=PARAM,
+        )
+    try:
+        return any_to_lark()(source)
+    except Exception as error:  # the translator raises what comes
+        raise RequestError(f"the GBNF grammar is wrong: {error_text(str(error))}", param=PARAM) from error

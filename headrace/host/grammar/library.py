@@ -9,3 +9,9 @@ from typing import Any
 def library() -> Any:
     """The module `llguidance`."""
     return import_module("llguidance")
+
+
+@cache
+def any_to_lark() -> Any:
+    """The library's translator from GBNF to Lark's syntax."""
+    return import_module("llguidance.gbnf_to_lark").any_to_lark

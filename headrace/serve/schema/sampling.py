@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from headrace.base.errors import RequestError
 from headrace.base.request import SamplingParams
 from headrace.serve.schema.bounds import check_bounds
+from headrace.serve.schema.structured import ResponseFormat, StructuredOutputs, check_renamed, one_grammar
 from headrace.serve.schema.support import drop_neutral, to_request_error
 
 M = TypeVar("M", bound=BaseModel)
@@ -86,6 +87,8 @@ class SamplingBody(StrictBody):
     n: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     priority: int | None = None
     request_id: str | None = None
     cache_salt: str | None = None
@@ -122,6 +125,9 @@ class SamplingBody(StrictBody):
             given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if self.logit_bias is not None:
             given["logit_bias"] = _bias(self.logit_bias)
+        grammar = one_grammar(self.response_format, self.structured_outputs)
+        if grammar is not None:
+            given["structured"] = grammar
         return replace(defaults, **given, **more)
 
 
@@ -134,6 +140,7 @@ def validate(
         RequestError: a field is unknown, unsupported, of a wrong type, or a list is longer than its limit.
     """
     check_bounds(body)
+    check_renamed(body)
     kept = drop_neutral(body, neutral or {})
     if kept.get("stream_options") is not None and kept.get("stream") is not True:
         raise RequestError("stream_options needs stream to be true", param="stream_options")

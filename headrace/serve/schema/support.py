@@ -28,7 +28,6 @@ CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "modalities": (None, ["text"]),
     "moderation": (None,),
     "prediction": (None,),
-    "response_format": (None, {"type": "text"}),
     "verbosity": (None, "medium"),
     "web_search_options": (None,),
 }
