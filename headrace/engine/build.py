@@ -154,6 +154,8 @@ def model_facts(config: EngineConfig, checkpoint: Checkpoint) -> ModelFacts:
         head_size=attention.head_size,
         stored_bytes=stored,
         parameters=parameters,
+        width=spec.width,
+        mlp_width=max(layer.mlp_width for layer in spec.layers),
     )
 
 

@@ -10,7 +10,7 @@ from headrace.base.config import AccessConfig, EngineConfig
 from headrace.base.errors import ConfigError, ShapeError
 from headrace.compute.ops.api import KVGeometry, StepLimits
 from headrace.compute.ops.heads import check_head_size
-from headrace.engine.sizing import PoolPlan, plan_pool
+from headrace.engine.sizing import PoolPlan, StepShape, plan_pool
 
 DEFAULT_SEQS = 64
 DEFAULT_STEP_TOKENS = 512
@@ -39,6 +39,9 @@ class ModelFacts:
     head_size: int
     stored_bytes: int
     parameters: int
+    width: int = 0
+    mlp_width: int = 0
+    """The widest layer's."""
 
     def weight_bytes(self, backend: str) -> int:
         """Memory of the weights: as stored in packed form, or float32 in the reference backend."""
@@ -189,16 +192,21 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
     except ShapeError as error:
         raise ConfigError(error.message, param="device.backend") from error
     length = _context(config, model)
-    pool = plan_pool(
-        config.kv, geometry, model.weight_bytes(device.backend), device.memory_bytes, seqs * length[0]
-    )
+    tokens = _step_tokens(config, seqs, notes)
+    step = _step_shape(config, model, seqs, tokens, length[0])
+    weight_bytes = model.weight_bytes(device.backend)
+    pool = plan_pool(config.kv, geometry, weight_bytes, device.memory_bytes, step)
     length = _fit_context(config, length, pool, geometry)
     notes.add("model.max_model_len", config.model.max_model_len, length[0], length[1])
     notes.add("kv.num_blocks", config.kv.num_blocks, pool.num_blocks, pool.reason)
     kv_bytes = pool.num_blocks * geometry.block_bytes
     notes.add("kv.pool_bytes", config.kv.pool_bytes, kv_bytes, f"{pool.num_blocks} x {geometry.block_bytes}")
     notes.add("memory", None, f"{device.memory_bytes >> 20} MiB", device.memory_reason)
-    tokens = _step_tokens(config, seqs, notes)
+    parts = (
+        f"weights {weight_bytes >> 20} MiB, KV pool {kv_bytes >> 20} MiB, the rest for processes and steps"
+    )
+    planned = weight_bytes + kv_bytes + step.working_bytes
+    notes.add("memory, planned", None, f"{planned >> 20} MiB", parts)
     limits = _limits(config, notes)
     return Resolved(
         config=config,
@@ -213,6 +221,18 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
         backend=device.backend,
         isa=device.isa,
         settings=tuple(notes.settings),
+    )
+
+
+def _step_shape(config: EngineConfig, model: ModelFacts, seqs: int, tokens: int, length: int) -> StepShape:
+    return StepShape(
+        tokens=tokens if config.schedule.chunked_prefill else max(tokens, length),
+        logits=max(seqs, min(REPORT_LOGITS, tokens)),
+        slots=seqs,
+        length=length,
+        width=model.width,
+        mlp_width=model.mlp_width,
+        vocab_size=model.vocab_size,
     )
 
 

@@ -11,7 +11,9 @@ from headrace.base.errors import ConfigError
 from headrace.compute.ops.api import KVGeometry
 
 WORKING_BYTES = 384 << 20
-"""Left for the interpreter, activations and buffers."""
+"""Left for the interpreters, activations and buffers, at least."""
+PROCESS_BYTES = 224 << 20
+"""Of that, both processes without a model; 160 MiB were measured."""
 SHARE = 0.85
 """Share of the rest of the memory that the pool may take when it is sized automatically."""
 MAX_AUTO_BYTES = 4 << 30
@@ -26,8 +28,32 @@ class PoolPlan:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepShape:
+    """What the memory of a step depends on: the largest step, and the model's widths."""
+
+    tokens: int
+    logits: int
+    slots: int
+    length: int
+    width: int
+    mlp_width: int
+    vocab_size: int
+
+    @property
+    def working_bytes(self) -> int:
+        """Memory besides weights and pool: processes, activations in float32 and 8 bits, logits, slots.
+
+        Values whose lives do not meet share memory: six widths and four MLP widths per token suffice.
+        """
+        activations = 4 * self.tokens * (6 * self.width + 4 * self.mlp_width)
+        logits = 8 * self.logits * self.vocab_size
+        slots = 8 * self.slots * self.length
+        return max(WORKING_BYTES, PROCESS_BYTES + activations + logits + slots)
+
+
 def plan_pool(
-    kv: KVConfig, geometry: KVGeometry, weight_bytes: int, memory_bytes: int, most_tokens: int
+    kv: KVConfig, geometry: KVGeometry, weight_bytes: int, memory_bytes: int, step: StepShape
 ) -> PoolPlan:
     """Size the pool.
 
@@ -36,19 +62,20 @@ def plan_pool(
         geometry: shape of the KV.
         weight_bytes: memory of the weights.
         memory_bytes: what the process may use.
-        most_tokens: positions that could ever be used at once.
+        step: the largest step; all its slots with full contexts are the most that can ever be used.
 
     Raises:
         ConfigError: it does not fit; the message says who needs what.
     """
     block_bytes = geometry.block_bytes
-    room = memory_bytes - weight_bytes - WORKING_BYTES
+    working = step.working_bytes
+    room = memory_bytes - weight_bytes - working
     if kv.num_blocks is not None:
         plan = PoolPlan(kv.num_blocks, "asked for in blocks")
     elif kv.pool_bytes is not None:
         plan = PoolPlan(kv.pool_bytes // block_bytes, "asked for in bytes")
     else:
-        most = -(-most_tokens // geometry.block_size)
+        most = -(-step.slots * step.length // geometry.block_size)
         fitting = int(min(room * SHARE, MAX_AUTO_BYTES)) // block_bytes
         reason = "every sequence can have a full context" if most <= fitting else "the memory that is left"
         if fitting < most and room * SHARE > MAX_AUTO_BYTES:
@@ -57,14 +84,15 @@ def plan_pool(
     if not 1 <= plan.num_blocks <= MAX_BLOCKS:
         raise ConfigError(
             f"the KV pool would have {plan.num_blocks} blocks ({plan.reason}), it needs 1 to {MAX_BLOCKS} of "
-            f"{block_bytes} bytes; memory {memory_bytes}, weights {weight_bytes}, working memory "
-            f"{WORKING_BYTES}",
+            f"{block_bytes} bytes; memory {memory_bytes}, weights {weight_bytes}, working memory {working}: "
+            f"give the process {weight_bytes + working + 2 * block_bytes} bytes or more, take a smaller "
+            f"model, or lower schedule.max_num_batched_tokens and schedule.max_num_seqs",
             param="kv.pool_bytes",
         )
     if plan.num_blocks * block_bytes > room:
         raise ConfigError(
             f"the KV pool asks for {plan.num_blocks * block_bytes} bytes; of {memory_bytes} bytes the "
-            f"weights take {weight_bytes}, working memory {WORKING_BYTES}, so at most {max(room, 0)} bytes "
+            f"weights take {weight_bytes}, working memory {working}, so at most {max(room, 0)} bytes "
             f"({max(room, 0) // block_bytes} blocks) fit",
             param="kv.pool_bytes",
         )

@@ -1,5 +1,6 @@
 """Settings to concrete values: reasons, limits, and refusals that say what would fit."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -136,3 +137,22 @@ def test_without_chunks_a_step_holds_a_whole_prompt():
     limits = resolve(config(schedule={"chunked_prefill": False}), MODEL, DEVICE).step_limits
     assert limits.max_tokens == 2048
     assert resolve(config(), MODEL, DEVICE).step_limits.max_tokens == 512
+
+
+def test_large_steps_take_memory_from_the_pool_and_what_cannot_fit_says_what_would():
+    """OP-1: the error names who needs what, and the change to make."""
+    model = replace(MODEL, layers=24, width=2048, mlp_width=8192, vocab_size=150_000)
+    memory = replace(DEVICE, memory_bytes=2 << 30)
+    kv = {"num_blocks": None}
+    small = resolve(config(kv=kv), model, memory)
+    large = resolve(config(kv=kv, schedule={"max_num_batched_tokens": 4096}), model, memory)
+    assert large.num_blocks < small.num_blocks
+    need = 4 * 4096 * (6 * 2048 + 4 * 8192) + 8 * 64 * 150_000
+    assert large.kv_bytes + model.stored_bytes + need < memory.memory_bytes
+    with pytest.raises(
+        ConfigError, match=r"working memory \d+: give the process (\d+) bytes or more"
+    ) as caught:
+        resolve(config(schedule={"max_num_batched_tokens": 16384}), model, memory)
+    enough = int(re.search(r"process (\d+) bytes", caught.value.message)[1])
+    roomy = replace(memory, memory_bytes=enough + (64 << 20))
+    assert resolve(config(schedule={"max_num_batched_tokens": 16384}), model, roomy).num_blocks >= 1
