@@ -128,10 +128,11 @@ HR_NOINLINE void score_pairs(const uint8_t *const *units, const uint8_t *const *
     S sums[R][N];
     HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int j = 0; j < N; j++) sums[r][j] = no_sum<S>();
     for (int32_t at = 0; at < dims / 2 * kRow; at += kRow, q += R) {
-        HR_UNROLL for (int u = 0; u < U; u++) prefetch(ahead[u] + at);
+        HR_UNROLL for (int u = 0; u < U; u++) prefetch_l2(ahead[u] + at);
         multiply_pairs<S, R, N>(sums, [&](int r) -> const int32_t & { return q[r]; },
                                 [&](int j) { return load_pairs<S>(units[j / kWords] + at + kStep * (j % kWords)); });
     }
+    HR_UNROLL for (int u = 0; u < U; u++) prefetch_l2(ahead[u] + 2 * kUnit * 2 * dims);        // its scales
     HR_UNROLL for (int j = 0; j < N; j++) {
         const Word scale = load_as<Word>(scales + kWidth * j);
         HR_UNROLL for (int r = 0; r < R; r++) store(scores + r * kChunk + kWidth * j, as_floats(sums[r][j]) * scale);
@@ -150,7 +151,7 @@ HR_NOINLINE void value_pairs(const uint8_t *const *units, const uint8_t *const *
     for (int32_t u = 0; u < count; u++) {
         const uint8_t *v = units[u] + values, *next = ahead[u] + values;
         for (int32_t t = 0; t < kUnit / 2; t++, v += 4 * dims, next += 4 * dims, pairs++) {
-            HR_UNROLL for (int32_t b = 0; b < W * kWidth * 4; b += 64) prefetch(next + b);
+            HR_UNROLL for (int32_t b = 0; b < W * kWidth * 4; b += 64) prefetch_l2(next + b);
             multiply_pairs<S, R, W>(a, [&](int r) -> const int32_t & { return pairs[r * (kChunk / 2)]; },
                                     [&](int i) { return load_pairs<S>(v + kWidth * 4 * i); });
         }
@@ -193,6 +194,42 @@ void add_values_of_pairs(const uint8_t *const *units, const uint8_t *const *ahea
     for (; d < dims; d += 8)
         value_pairs<I8, R, 1>(units, ahead, count, values + 4 * d, dims, codes, factor, step, sums + d);
 }
+
+// 2^x for x <= 0, or above by a rounding; what is below 2^-125 becomes that. Degree 4 on [-0.5, 0.5], relative error 3e-6
+// (minimax, own fit): codes of weights are coarser.
+template <class V> HR_INLINE V power_of(V x, V n) {
+    const V f = x - n;
+    V p = fma(splat_as<V>(0x1.3a02ccp-7f), f, splat_as<V>(0x1.c9fc46p-5f));
+    p = fma(p, f, splat_as<V>(0x1.ec0378p-3f));
+    p = fma(p, f, splat_as<V>(0x1.62e12cp-1f));
+    return fma(p, f, splat_as<V>(1.0f));
+}
+HR_INLINE F8 coarse_exp2(F8 x) {
+    x = max(splat(-125.0f), x);
+    const F8 n = round(x);
+    return as_float(as_int(power_of(x, n)) + shift_left<23>(to_int(n)));
+}
+#if defined(HR_SIMD_AVX512)
+HR_INLINE Wide coarse_exp2(Wide x) {
+    x = max(splat_as<Wide>(-125.0f), x);
+    const Wide n = {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+    return {_mm512_scalef_ps(power_of(x, n).v, n.v)};
+}
+HR_INLINE Wide operator+(Wide a, Wide b) { return {_mm512_add_ps(a.v, b.v)}; }
+#endif
+
+// Sixteen sums, one per token of a unit: a word of the unit at a time. Their sum is the tree of `sum_lanes` over lanes i + 8.
+struct UnitSums {
+    Word lanes[kUnit / kLanes];
+    HR_INLINE UnitSums() { for (Word &w : lanes) w = splat_as<Word>(0.0f); }
+    HR_INLINE float total() const {
+#if defined(HR_SIMD_AVX512)
+        return sum_lanes(low(lanes[0]) + high(lanes[0]));
+#else
+        return sum_lanes(lanes[0] + lanes[1]);
+#endif
+    }
+};
 
 // Codes of sixteen weights, which are at least 0 and below 32768 after the product with `per_step`.
 HR_INLINE void store_codes(int16_t *to, const float *weights, float per_step) {
@@ -246,23 +283,24 @@ void softmax_of_pairs(float *scores, const Visible &seen, const float *query_sca
             continue;
         }
         const Word by = splat_as<Word>(scales[r]), less = splat_as<Word>(-maximum[r]);
-        F8 weights = zero(), scaled = zero();
+        UnitSums weights, scaled;
         Word largest_scaled = splat_as<Word>(0.0f);
-        for (int32_t i = seen.word_begin; i < seen.word_end; i++) {
-            const int32_t t = kLanes * i;
-            Word p = exp2_nonpositive(fma(load_as<Word>(row + t), by, less));
-            Word w = p * load_as<Word>(value_scales + t);
-            if (t < seen.first[r] || t + kLanes > seen.last[r]) {
-                p = between(p, t, seen.first[r], seen.last[r], 0.0f);
-                w = between(w, t, seen.first[r], seen.last[r], 0.0f);
+        for (int32_t u = seen.word_begin * kLanes; u < seen.word_end * kLanes; u += kUnit)
+            HR_UNROLL for (int32_t i = 0; i < kUnit / kLanes; i++) {
+                const int32_t t = u + kLanes * i;
+                Word p = coarse_exp2(fma(load_as<Word>(row + t), by, less));
+                Word w = p * load_as<Word>(value_scales + t);
+                if (t < seen.first[r] || t + kLanes > seen.last[r]) {
+                    p = between(p, t, seen.first[r], seen.last[r], 0.0f);
+                    w = between(w, t, seen.first[r], seen.last[r], 0.0f);
+                }
+                weights.lanes[i] = weights.lanes[i] + p;
+                scaled.lanes[i] = scaled.lanes[i] + w;
+                largest_scaled = max(w, largest_scaled);
+                store(row + t, w);
             }
-            weights = add_lanes(weights, p);
-            scaled = add_lanes(scaled, w);
-            largest_scaled = max(w, largest_scaled);
-            store(row + t, w);
-        }
-        added[r] = sum_lanes(weights);
-        sum[r] = sum_lanes(scaled);
+        added[r] = weights.total();
+        sum[r] = scaled.total();
         most[r] = max_lanes(fold_max(largest_scaled));
     }
     store(weight, load(weight) * scale + load(added));
