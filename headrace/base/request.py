@@ -25,6 +25,24 @@ _WHOLES_OR_NONE = ("seed", "max_tokens", "logprobs", "prompt_logprobs")
 _TEXTS = ("stop", "bad_words")
 _LISTS = ("logit_bias", "allowed_token_ids", "bad_words_ids", "stop_token_ids")
 
+_NOT_WITH_BEAMS = (
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "bad_words_ids",
+    "stop",
+    "min_tokens",
+    "logprobs",
+    "prompt_logprobs",
+    "structured",
+)
+
 
 class FinishReason(Enum):
     """Why a sequence ended; the value is what the API reports."""
@@ -90,6 +108,8 @@ class SamplingParams:
     """Leave special tokens out of the text."""
     structured: Grammar | None = None
     """What the answer must look like, from its first token on; the end tokens come when it is complete."""
+    beams: BeamSearch | None = None
+    """Find the most likely answers instead of drawing; `n` of them, best first. Nothing else shapes them."""
 
     def __post_init__(self) -> None:
         """Bring values into the declared types, then check every range."""
@@ -109,6 +129,8 @@ class SamplingParams:
         self._check_counts()
         if self.structured is not None:
             self._check_structured()
+        if self.beams is not None:
+            self._check_beams(self.beams)
 
     def _settle_types(self) -> None:
         forms = dict.fromkeys(_REALS, _real) | dict.fromkeys(_WHOLES, _whole)
@@ -164,6 +186,21 @@ class SamplingParams:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= MAX_LOGPROBS:
                 raise RequestError(f"{name} must be in [0, {MAX_LOGPROBS}], got {value}", param=name)
+
+    def _check_beams(self, beams: BeamSearch) -> None:
+        """A search ranks by raw log-probabilities: refuse what would change or report other ones."""
+        if self.n > beams.width:
+            raise RequestError(
+                f"n must not exceed the width of the beam search, {beams.width}, got {self.n}", param="n"
+            )
+        if self.temperature not in {0.0, 1.0}:
+            raise RequestError(
+                "temperature does not apply to a beam search; leave it out", param="temperature"
+            )
+        plain = SamplingParams()
+        for name in _NOT_WITH_BEAMS:
+            if getattr(self, name) != getattr(plain, name):
+                raise RequestError(f"{name} does not apply to a beam search; leave it out", param=name)
 
     def _check_structured(self) -> None:
         if not isinstance(self.structured, Grammar):  # pyright: ignore

@@ -99,12 +99,14 @@ class Intake:
         _check_drawable(params, ends)
         leader = RequestId(request_id)
         arrival_s = now_s()
+        task = ask.task or params.beams
+        sampling = params if params.beams is None else replace(params, beams=None, n=1, temperature=0.0)
         requests = tuple(
             Request(
                 request_id=RequestId(f"{request_id}.{i}") if i else leader,
                 prompt_ids=prompt_ids,
                 sampling=replace(
-                    params,
+                    sampling,
                     n=1,
                     seed=choice_seed(seed, i),
                     prompt_logprobs=None if i else params.prompt_logprobs,
@@ -114,10 +116,10 @@ class Intake:
                 salt=ask.salt,
                 priority=ask.priority,
                 arrival_s=arrival_s,
-                task=ask.task,
+                task=task,
                 terms=ask.terms,
             )
-            for i in range(params.n)
+            for i in range(sampling.n)  # a search is one request, whatever it finds
         )
         return Prepared(
             request_id=request_id,

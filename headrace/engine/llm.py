@@ -10,7 +10,7 @@ from weakref import finalize
 from headrace.base.config import EngineConfig
 from headrace.base.errors import ConfigError, RequestError
 from headrace.base.request import SamplingParams
-from headrace.base.tasks import pooling_of
+from headrace.base.tasks import BeamSearch, pooling_of
 from headrace.engine.build import OpenedModel, Phases, open_and_build
 from headrace.engine.chat.prompt import ChatOptions, Messages
 from headrace.engine.client import CoreClient, LocalClient
@@ -134,6 +134,40 @@ class LLM:
         options = ChatOptions(template_kwargs=template_kwargs, tools=read_use(tools, tool_choice))
         prompts = [self._frontend.intake.chat(messages, options) for messages in many]
         return self._run([p.ids for p in prompts], params, progress, [p.plan for p in prompts])
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        beams: BeamSearch,
+        *,
+        max_tokens: int | None = 16,
+        ignore_eos: bool = False,
+        stop_token_ids: Sequence[int] = (),
+        progress: bool = True,
+    ) -> list[GenerationResult]:
+        """The most likely answers to each prompt, best first: `beams.width` choices; see docs/beam.md.
+
+        Args:
+            prompts: as in `generate`.
+            beams: width, length penalty, early stopping.
+            max_tokens: most tokens of an answer; None: up to the context limit.
+            ignore_eos: the model's end tokens end nothing.
+            stop_token_ids: more tokens that end an answer.
+            progress: as in `generate`.
+
+        Raises:
+            RequestError: a request is invalid.
+            HeadraceError: a request failed.
+        """
+        params = SamplingParams(
+            temperature=0.0,
+            n=beams.width,
+            beams=beams,
+            max_tokens=max_tokens,
+            ignore_eos=ignore_eos,
+            stop_token_ids=tuple(stop_token_ids),
+        )
+        return self._run(_as_list(prompts), params, progress)
 
     def embed(
         self,

@@ -174,7 +174,10 @@ class Answer:
 
     def __init__(self, prepared: Prepared, text: Text) -> None:
         self.prepared = prepared
-        self._choices = {r.request_id: Choice(i, prepared, text) for i, r in enumerate(prepared.requests)}
+        names = [r.request_id for r in prepared.requests]
+        if prepared.params.beams is not None:
+            names += [RequestId(f"{names[0]}.{i}") for i in range(1, prepared.params.n)]
+        self._choices = {name: Choice(i, prepared, text) for i, name in enumerate(names)}
         self._only = next(iter(self._choices.values())) if len(self._choices) == 1 else None
         self._cached_tokens = 0
         self._prompt_logprobs: list[TokenLogprobs] = []
@@ -193,13 +196,15 @@ class Answer:
         news: list[ChoiceDelta] = []
         to_stop: list[RequestId] = []
         error: HeadraceError | None = None
-        for delta in deltas:
+        for delta in deltas if self.prepared.params.beams is None else self._ranked(deltas):
             choice = self._choices[delta.request_id]
             was_stopped = choice.is_stopped
             self._note(delta, choice)
             choice_news = choice.take(delta)
             if choice_news is not None:
                 news.append(choice_news)
+                if delta.beams:
+                    choice_news.cumulative_logprob = delta.beams[0].logprob
             if choice.is_stopped and not was_stopped and not choice.is_finished:
                 to_stop.append(delta.request_id)
             if delta.error is not None:
@@ -208,6 +213,22 @@ class Answer:
             to_stop = list(self.open_ids)
             news.extend(self._fail_open(FinishReason.ERROR))
         return self._output(news, error), tuple(to_stop)
+
+    def _ranked(self, deltas: Iterable[Delta]) -> Iterable[Delta]:
+        """Deltas of a beam search as those of its choices: the first choice is the best answer."""
+        for delta in deltas:
+            for i, name in enumerate(self._choices):
+                own = delta._replace(request_id=name, timing=None if i else delta.timing, beams=())
+                if i < len(delta.beams):
+                    found = delta.beams[i]
+                    is_stop = found.finish is FinishReason.STOP
+                    own = own._replace(
+                        new_ids=found.token_ids,
+                        finish=found.finish,
+                        stop_id=found.token_ids[-1] if is_stop else None,
+                        beams=(found,),
+                    )
+                yield own
 
     def fail(self, error: HeadraceError) -> RequestOutput | None:
         """End the request with an error; None when it is over."""

@@ -51,6 +51,8 @@ class ChoiceDelta:
     """
     text_offset: int = 0
     """Characters of this choice's text before this delta."""
+    cumulative_logprob: float | None = None
+    """Sum of the log-probabilities of the answer's tokens, of an answer that a beam search found."""
     parts: tuple[Part, ...] | None = None
     """The new text as content, reasoning and tool calls; None: this answer is not split, all is content.
 
@@ -126,6 +128,8 @@ class Completion:
     finish_reason: str
     stop_reason: int | str | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
+    cumulative_logprob: float | None = None
+    """See `ChoiceDelta`."""
     message: Message | None = None
     """Content, reasoning and tool calls; None: the answer was not split, `text` is the content."""
 

@@ -84,8 +84,11 @@ class Answering:
                 requests[prompt].add(output)
         finally:
             await close(outputs)
+        kept = self.body.num_kept or self.num_choices
+        for request in requests:
+            request.keep_best(kept)
         made = [
-            self.shape.whole(prompt * self.num_choices + n, prompt, request, choice)
+            self.shape.whole(prompt * kept + n, prompt, request, choice)
             for prompt, request in enumerate(requests)
             for n, choice in enumerate(request.choices)
         ]

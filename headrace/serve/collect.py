@@ -54,6 +54,11 @@ class WholeRequest:
         """Empty choices."""
         self.choices = [WholeChoice() for _ in range(self.num_choices)]
 
+    def keep_best(self, count: int) -> None:
+        """Keep the choices with the highest sums of log-probabilities, best first; all stay as they are."""
+        if count < len(self.choices):
+            self.choices = sorted(self.choices, key=_cumulative, reverse=True)[:count]
+
     def add(self, output: RequestOutput) -> None:
         """Append an output.
 
@@ -67,6 +72,10 @@ class WholeRequest:
             self.prompt_logprobs = output.prompt_logprobs
         for delta in output.choices:
             self.choices[delta.index].add(delta)
+
+
+def _cumulative(choice: WholeChoice) -> float:
+    return sum(token.logprob for token in choice.logprobs)
 
 
 def total(usages: Sequence[Usage]) -> Usage:

@@ -224,6 +224,7 @@ class Life:
     cached: int = 0
     preempted: int = 0
     pooled: bytes = b""
+    beams: tuple = ()
 
     @property
     def answer(self):
@@ -250,6 +251,7 @@ class Drive:
             life.cached = max(life.cached, delta.cached_tokens)
             life.preempted = delta.num_preempted
             life.pooled = delta.pooled
+            life.beams = delta.beams
 
     def run(self, requests, *, arrivals=None, aborts=None) -> dict[str, Life]:
         """All requests to their end. `arrivals`: step of each group's arrival; `aborts`: id -> step."""

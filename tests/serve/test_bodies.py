@@ -138,7 +138,6 @@ EFFECTS: dict[str, Any] = {
     "store": True,
     "verbosity": "low",
     "web_search_options": {},
-    "best_of": 2,
     "suffix": "end",
 }
 
@@ -196,6 +195,7 @@ ELSEWHERE = {
     *("add_generation_prompt", "continue_final_message", "chat_template_kwargs"),
     *("response_format", "structured_outputs"),
     *("tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "include_reasoning"),
+    *("use_beam_search", "best_of", "length_penalty", "early_stopping"),
 }
 """Fields that are no sampling parameter, or are tested on their own."""
 

@@ -36,7 +36,7 @@ class Gathered:
     def __init__(self, prepared: Prepared, prompt: str | None) -> None:
         self.prepared = prepared
         self._prompt = prompt
-        self._choices = [_Whole() for _ in prepared.requests]
+        self._choices = [_Whole() for _ in range(prepared.params.n)]
         self._prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
         self._last: RequestOutput | None = None
 
@@ -103,5 +103,6 @@ def _completion(index: int, whole: _Whole) -> Completion:
         finish_reason=(finish.finish_reason if finish else None) or "",
         stop_reason=finish.stop_reason if finish else None,
         logprobs=tuple(whole.logprobs),
+        cumulative_logprob=finish.cumulative_logprob if finish else None,
         message=whole.parts.message() if whole.parts is not None else None,
     )

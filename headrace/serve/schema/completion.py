@@ -61,10 +61,11 @@ class CompletionBody(SamplingBody):
         items = cast("list[Any]", given)
         if _is_id(items[0]):
             return [token_ids(items, max_ids)]
-        total = len(items) * (self.n or 1)
+        each = max(self.n or 1, self.best_of or 1)
+        total = len(items) * each
         if total > MAX_CHOICES:
             raise RequestError(
-                f"{len(items)} prompts with n={self.n or 1} make {total} choices, limit {MAX_CHOICES}; send "
+                f"{len(items)} prompts with n={each} make {total} choices, limit {MAX_CHOICES}; send "
                 f"them in several requests",
                 param="prompt",
             )

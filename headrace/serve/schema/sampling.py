@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from headrace.base.errors import RequestError
 from headrace.base.request import SamplingParams
+from headrace.base.tasks import BeamSearch
 from headrace.serve.schema.bounds import check_bounds
 from headrace.serve.schema.structured import ResponseFormat, StructuredOutputs, check_renamed, one_grammar
 from headrace.serve.schema.support import drop_neutral, to_request_error
@@ -85,6 +86,10 @@ class SamplingBody(StrictBody):
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     n: int | None = None
+    best_of: int | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool | None = None
     response_format: ResponseFormat | None = None
@@ -128,7 +133,44 @@ class SamplingBody(StrictBody):
         grammar = one_grammar(self.response_format, self.structured_outputs)
         if grammar is not None:
             given["structured"] = grammar
-        return replace(defaults, **given, **more)
+        given |= more
+        if self.use_beam_search:
+            return replace(SamplingParams(temperature=0.0), **given, beams=self._beams())
+        for name in ("length_penalty", "early_stopping"):
+            if getattr(self, name) is not None:
+                raise RequestError(f"{name} belongs to use_beam_search; leave it out", param=name)
+        if self.num_kept is not None:
+            given |= {"n": self.best_of, "logprobs": given.get("logprobs") or 0}
+        return replace(defaults, **given)
+
+    @property
+    def num_kept(self) -> int | None:
+        """Choices to keep of `best_of` drawn ones; None: all.
+
+        Raises:
+            RequestError: fewer are drawn than kept, or they are streamed.
+        """
+        kept = self.n or 1
+        if self.best_of is None or self.best_of == kept or self.use_beam_search:
+            return None
+        if self.best_of < kept:
+            raise RequestError(f"best_of must be at least n={kept}, got {self.best_of}", param="best_of")
+        if self.stream:
+            raise RequestError(
+                "best_of above n cannot be streamed: the best are known at the end", param="stream"
+            )
+        return kept
+
+    def _beams(self) -> BeamSearch:
+        if self.stream:
+            raise RequestError(
+                "a beam search cannot be streamed: its answers are known at the end", param="stream"
+            )
+        return BeamSearch(
+            width=self.best_of or self.n or 1,
+            length_penalty=1.0 if self.length_penalty is None else self.length_penalty,
+            early_stopping=bool(self.early_stopping),
+        )
 
 
 def validate(

@@ -35,7 +35,6 @@ CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 COMPLETION_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **SHARED_NEUTRAL,
-    "best_of": (None, 1),
     "suffix": (None, ""),
 }
 """Unsupported on `/v1/completions`, with the values that ask for nothing."""

@@ -85,7 +85,12 @@ class Forks:
         outputs = [tuple(beam.tokens[beam.num_prompt :]) for beam in group.beams]
         children = group.search.advance(outputs, offers)
         if not children:
-            return Delta(request_id=group.leader.request_id, beams=tuple(group.search.answers))
+            leader = group.leader
+            return Delta(
+                request_id=leader.request_id,
+                cached_tokens=leader.life.cached_tokens,
+                beams=tuple(group.search.answers),
+            )
         self._regroup(group, children, now_s)
         return None
 
