@@ -203,7 +203,7 @@ ELSEWHERE = {
 def test_every_field_is_accounted_for() -> None:
     for model in (SamplingBody, ChatBody, CompletionBody):
         assert set(model.model_fields) <= set(REACHES) | ELSEWHERE
-    sampling = set(SamplingParams.__dataclass_fields__) - {"bad_words_ids", "logprobs", "structured"}
+    sampling = set(SamplingParams.__dataclass_fields__) - {"bad_words_ids", "logprobs", "structured", "beams"}
     assert sampling == set(REACHES)
 
 
