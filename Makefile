@@ -86,6 +86,7 @@ sanitize: dev    ## the native tests under the address and undefined-behaviour s
 
 docs: dev        ## generated pages
 	$(DEV)/bin/python docs/make_settings.py
+	$(DEV)/bin/python docs/make_fields.py
 
 # ---- benchmarks: ARGS go to benchmarks.run, PEERS names what is installed beside Headrace ----
 PEERS   ?= llama.cpp openvino

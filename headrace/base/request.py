@@ -21,7 +21,7 @@ MAX_ID_LIST = 1024
 
 _REALS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _WHOLES = ("top_k", "min_tokens", "n")
-_WHOLES_OR_NONE = ("seed", "max_tokens", "logprobs", "prompt_logprobs")
+_WHOLES_OR_NONE = ("seed", "max_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens")
 _TEXTS = ("stop", "bad_words")
 _LISTS = ("logit_bias", "allowed_token_ids", "bad_words_ids", "stop_token_ids")
 
@@ -104,6 +104,8 @@ class SamplingParams:
     """None: no log-probabilities; k: of the drawn token and the k most likely (0 to 20). Raw model values."""
     prompt_logprobs: int | None = None
     """The same for the prompt's tokens."""
+    truncate_prompt_tokens: int | None = None
+    """Keep only the last k tokens of the prompt; -1: as many as leave room for `max_tokens`; None: all."""
     skip_special_tokens: bool = True
     """Leave special tokens out of the text."""
     structured: Grammar | None = None
@@ -181,6 +183,11 @@ class SamplingParams:
             raise RequestError(
                 f"min_tokens must be in [0, max_tokens={self.max_tokens}], got {self.min_tokens}",
                 param="min_tokens",
+            )
+        kept = self.truncate_prompt_tokens
+        if kept is not None and kept != -1 and kept < 1:
+            raise RequestError(
+                f"truncate_prompt_tokens must be -1 or at least 1, got {kept}", param="truncate_prompt_tokens"
             )
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)

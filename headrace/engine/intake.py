@@ -80,7 +80,8 @@ class Intake:
             ContextLengthError: the prompt leaves no room for an answer.
         """
         number = next(self._counter)
-        prompt_ids = self.prompt_ids(ask.prompt, least=0 if isinstance(ask.task, Pooling) else 1)
+        least = 0 if isinstance(ask.task, Pooling) else 1
+        prompt_ids = self.prompt_ids(ask.prompt, least, self._kept(ask.params))
         params = self._complete(ask.params, len(prompt_ids))
         if not -MAX_PRIORITY <= ask.priority <= MAX_PRIORITY:
             raise RequestError(
@@ -140,12 +141,13 @@ class Intake:
         self._check_size(sum(_num_bytes(message.get("content")) for message in messages))
         return chat_prompt(self._text, messages, options)
 
-    def prompt_ids(self, prompt: Prompt, least: int = 1) -> tuple[int, ...]:
+    def prompt_ids(self, prompt: Prompt, least: int = 1, kept: int | None = None) -> tuple[int, ...]:
         """Token ids of a prompt, checked against vocabulary and context limit.
 
         Args:
             prompt: text or token ids.
             least: tokens that must be left for an answer.
+            kept: most tokens, the last ones; the rest is left out. None: nothing is left out.
 
         Raises:
             RequestError: empty, or ids outside the vocabulary.
@@ -155,7 +157,9 @@ class Intake:
             self._check_size(_num_bytes(prompt), least)
             # a tokenizer may know more tokens than the head has rows
             ids = self._check_ids("prompt", self._text.encode(prompt))
+            ids = ids if kept is None else ids[-kept:]
         else:
+            prompt = prompt if kept is None else prompt[-kept:]
             if len(prompt) > self._max_model_len - least:
                 raise self._too_long(str(len(prompt)), least)
             ids = self._check_ids("prompt", tuple(prompt))
@@ -164,6 +168,19 @@ class Intake:
         if len(ids) > self._max_model_len - least:
             raise self._too_long(str(len(ids)), least)
         return ids
+
+    def _kept(self, params: SamplingParams) -> int | None:
+        kept = params.truncate_prompt_tokens
+        if kept != -1:
+            return kept
+        room = self._max_model_len - (params.max_tokens or 1)
+        if room < 1:
+            raise ContextLengthError(
+                f"truncate_prompt_tokens=-1 leaves room for max_tokens={params.max_tokens}, and the context "
+                f"limit is {self._max_model_len}: no token of the prompt could stay, lower max_tokens",
+                param="max_tokens",
+            )
+        return room
 
     def _check_size(self, size: int, least: int = 1) -> None:
         """Cheap bound before the work: a text of `size` bytes has at least this many tokens."""

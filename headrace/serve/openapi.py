@@ -30,6 +30,7 @@ RANGES: Mapping[str, dict[str, float]] = {
     "max_completion_tokens": {"minimum": 1},
     "max_output_tokens": {"minimum": 1},
     "min_tokens": {"minimum": 0},
+    "truncate_prompt_tokens": {"minimum": -1},
     "top_logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
     "prompt_logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
 }

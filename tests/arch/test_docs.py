@@ -33,6 +33,13 @@ def test_the_settings_page_is_the_settings_tree():
     assert all(f"`--{s.flag}`" in text and s.help in text for s in all_settings())
 
 
+def test_the_page_of_fields_is_what_the_routes_say():
+    spec = importlib.util.spec_from_file_location("make_fields", ROOT / "docs/make_fields.py")
+    page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    assert (ROOT / "docs/api_fields.md").read_text() == page.render(), "run `make docs`"
+
+
 def test_links_inside_the_docs_lead_somewhere():
     pattern = re.compile(r"\]\(([^)#:]+?)(?:#[^)]*)?\)")
     broken = [

@@ -139,12 +139,30 @@ EFFECTS: dict[str, Any] = {
     "verbosity": "low",
     "web_search_options": {},
     "suffix": "end",
+    "chat_template": "{{ 1 }}",
+    "detokenize": False,
+    "documents": [{"text": "x"}],
+    "echo": True,
+    "kv_transfer_params": {},
+    "prompt_cache_options": {"mode": "explicit"},
+    "prompt_embeds": "x",
+    "return_tokens_as_token_ids": True,
+    "spaces_between_special_tokens": False,
+    "stream_interval": 4,
+    "truncation_side": "right",
+    "vllm_xargs": {},
 }
+
+
+def refused_value(name: str, neutral: Any) -> Any:
+    if name == "add_special_tokens":
+        return True not in neutral[name]
+    return EFFECTS[name]
 
 
 @pytest.mark.parametrize("name", sorted(CHAT_NEUTRAL))
 def test_unsupported_chat_fields_are_refused_by_name(live: LiveServer, name: str) -> None:
-    response = post(live, "/v1/chat/completions", CHAT | {name: EFFECTS[name]})
+    response = post(live, "/v1/chat/completions", CHAT | {name: refused_value(name, CHAT_NEUTRAL)})
     assert (response.status_code, response.json()["error"]["param"]) == (400, name)
     for value in CHAT_NEUTRAL[name]:
         assert post(live, "/v1/chat/completions", CHAT | {name: value}).status_code == 200
@@ -152,7 +170,7 @@ def test_unsupported_chat_fields_are_refused_by_name(live: LiveServer, name: str
 
 @pytest.mark.parametrize("name", sorted(COMPLETION_NEUTRAL))
 def test_unsupported_completion_fields_are_refused_by_name(live: LiveServer, name: str) -> None:
-    response = post(live, "/v1/completions", {"prompt": "x", name: EFFECTS[name]})
+    response = post(live, "/v1/completions", {"prompt": "x", name: refused_value(name, COMPLETION_NEUTRAL)})
     assert (response.status_code, response.json()["error"]["param"]) == (400, name)
     for value in COMPLETION_NEUTRAL[name]:
         assert post(live, "/v1/completions", {"prompt": "x", name: value}).status_code == 200
@@ -179,6 +197,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "n": (2, 2),
     "prompt_logprobs": (1, 1),
     "skip_special_tokens": (False, False),
+    "truncate_prompt_tokens": (3, 3),
 }
 ELSEWHERE = {
     *(

@@ -53,6 +53,32 @@ def test_a_long_conversation_is_refused_before_it_is_rendered(content):
         Intake(text_of(), VOCAB, LIMIT, 7).chat([{"role": "user", "content": content}])
 
 
+@pytest.mark.parametrize(
+    ("kept", "max_tokens", "left"),
+    [(3, 5, 3), (40, 5, 12), (-1, 5, 12), (-1, 12, 8), (-1, None, 12), (1, 5, 1)],
+)
+def test_a_prompt_is_truncated_to_its_last_tokens(kept, max_tokens, left):
+    ids = tuple(range(12))
+    prepared = prepare(ids, truncate_prompt_tokens=kept, max_tokens=max_tokens)
+    assert prepared.prompt_ids == ids[-left:]
+    assert {request.prompt_ids for request in prepared.requests} == {ids[-left:]}
+    text = prepare("hello world", truncate_prompt_tokens=kept, max_tokens=max_tokens)
+    assert text.prompt_ids == text_of().encode("hello world")[-left:]
+
+
+def test_truncation_does_not_hide_what_cannot_fit():
+    assert prepare([5] * 100, truncate_prompt_tokens=-1, max_tokens=4).prompt_ids == (5,) * (LIMIT - 4)
+    with pytest.raises(ContextLengthError, match=f"the prompt has {LIMIT} tokens"):
+        prepare([5] * 100, truncate_prompt_tokens=LIMIT)
+    with pytest.raises(ContextLengthError, match="lower max_tokens"):
+        prepare([5] * 100, truncate_prompt_tokens=-1, max_tokens=LIMIT)
+    with pytest.raises(ContextLengthError, match=f"limit is {LIMIT}"):
+        prepare("x" * 10_000_000, truncate_prompt_tokens=3)
+    for kept in (0, -2):
+        with pytest.raises(RequestError, match="truncate_prompt_tokens must be -1 or at least 1"):
+            prepare([5], truncate_prompt_tokens=kept)
+
+
 def test_max_tokens_is_lowered_to_the_room():
     assert prepare([5] * 15, max_tokens=3).requests[0].sampling.max_tokens == 3
     assert prepare([5] * 15, max_tokens=30).requests[0].sampling.max_tokens == 5

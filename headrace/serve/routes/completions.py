@@ -84,7 +84,9 @@ class CompletionShape:
 
     def _prompt_text(self, prompt: int, ids: Sequence[int]) -> str:
         given = self.prompts[prompt]
-        return given if isinstance(given, str) else self.state.tokenizer.decode(ids, skip_special=False)
+        if isinstance(given, str) and self.body.truncate_prompt_tokens is None:
+            return given
+        return self.state.tokenizer.decode(ids, skip_special=False)
 
     def _logprobs(self, tokens: Sequence[TokenLogprobs | int], index: int) -> dict[str, Any]:
         offset = self.offsets.get(index, 0)

@@ -103,5 +103,5 @@ class Embedding:
         return EmbeddingResult.of(output, normalize=body.normalize is not False)
 
 
-ABOUT = About(body=EmbeddingBody, answer=EmbeddingAnswer, errors=GENERATES)
+ABOUT = About(body=EmbeddingBody, neutral={"dimensions": (None,)}, answer=EmbeddingAnswer, errors=GENERATES)
 ROUTES = (Endpoint("/v1/embeddings", create, "POST", ABOUT),)

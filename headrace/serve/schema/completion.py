@@ -60,7 +60,7 @@ class CompletionBody(SamplingBody):
             )
         items = cast("list[Any]", given)
         if _is_id(items[0]):
-            return [token_ids(items, max_ids)]
+            return [self._token_ids(items, max_ids)]
         each = max(self.n or 1, self.best_of or 1)
         total = len(items) * each
         if total > MAX_CHOICES:
@@ -69,7 +69,13 @@ class CompletionBody(SamplingBody):
                 f"them in several requests",
                 param="prompt",
             )
-        return [item if isinstance(item, str) else token_ids(item, max_ids) for item in items]
+        return [item if isinstance(item, str) else self._token_ids(item, max_ids) for item in items]
+
+    def _token_ids(self, value: Any, max_ids: int) -> list[int]:
+        kept = self.truncate_prompt_tokens
+        if isinstance(value, list) and kept is not None:
+            value = cast("list[Any]", value)[-(kept if kept > 0 else max_ids) :]
+        return token_ids(value, max_ids)
 
 
 def token_ids(value: Any, max_ids: int, param: str = "prompt") -> list[int]:

@@ -6,7 +6,7 @@ built-in ones); the order is request, server setting, model file, built-in.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -34,6 +34,7 @@ _COPIED = (
     "n",
     "prompt_logprobs",
     "skip_special_tokens",
+    "truncate_prompt_tokens",
 )
 _LISTS = ("allowed_token_ids", "stop_token_ids", "bad_words")
 
@@ -59,7 +60,7 @@ class StreamOptions(StrictBody):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    include_obfuscation: bool | None = None
+    include_obfuscation: Literal[False] | None = None
 
 
 class SamplingBody(StrictBody):
@@ -94,6 +95,7 @@ class SamplingBody(StrictBody):
     skip_special_tokens: bool | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    truncate_prompt_tokens: int | None = None
     priority: int | None = None
     request_id: str | None = None
     cache_salt: str | None = None

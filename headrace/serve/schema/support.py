@@ -15,14 +15,31 @@ from pydantic import ValidationError
 from headrace.base.errors import RequestError
 
 SHARED_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "prompt_cache_options": (None,),
     "service_tier": (None, "auto", "default"),
     "store": (None, False),
 }
-"""Unsupported on both endpoints."""
+"""Unsupported on every endpoint of OpenAI's."""
+
+VLLM_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "detokenize": (None, True),
+    "kv_transfer_params": (None,),
+    "return_tokens_as_token_ids": (None, False),
+    "spaces_between_special_tokens": (None, True),
+    "stream_interval": (None, 1),
+    "truncation_side": (None, "left"),
+    "vllm_xargs": (None,),
+}
+"""Fields of vLLM, unsupported on both completion endpoints."""
 
 CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **SHARED_NEUTRAL,
+    **VLLM_NEUTRAL,
+    "add_special_tokens": (None, False),
     "audio": (None,),
+    "chat_template": (None,),
+    "documents": (None, []),
+    "echo": (None, False),
     "function_call": (None, "none"),
     "functions": (None, []),
     "modalities": (None, ["text"]),
@@ -35,6 +52,9 @@ CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 COMPLETION_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **SHARED_NEUTRAL,
+    **VLLM_NEUTRAL,
+    "add_special_tokens": (None, True),
+    "prompt_embeds": (None,),
     "suffix": (None, ""),
 }
 """Unsupported on `/v1/completions`, with the values that ask for nothing."""
@@ -66,7 +86,6 @@ RESPONSES_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "moderation": (None,),
     "previous_response_id": (None,),
     "prompt": (None,),
-    "prompt_cache_options": (None,),
     "truncation": (None, "disabled"),
 }
 """Unsupported on `/v1/responses`, with the values that ask for nothing."""
