@@ -55,6 +55,7 @@ class Seen:
     salt: str
     priority: int
     kwargs: dict[str, Any] = field(default_factory=dict)
+    options: ChatOptions = field(default_factory=ChatOptions)
     closed: bool = False
     terms: Terms = field(default_factory=caller_terms)
 
@@ -100,6 +101,7 @@ class FakeLLM:
             more["salt"],
             more["priority"],
             dict(options.template_kwargs),
+            options,
         )
         async for output in self._run(seen, ids):
             yield output

@@ -10,9 +10,11 @@ from starlette.responses import Response
 from headrace.base.errors import HeadraceError
 from headrace.base.step import TokenLogprobs
 from headrace.engine.outputs import ChoiceDelta, RequestOutput, Usage
+from headrace.host.text.parts.events import CallArguments, CallBegin, CallEnd, Content, Part, Reasoning
 from headrace.serve.collect import Numbered, first_output, merge
 from headrace.serve.faults import EngineFaultError, json_response, unexpected
 from headrace.serve.metrics import RequestClock
+from headrace.serve.schema.support import renamed
 from headrace.serve.state import Served
 from headrace.serve.stream import EventStream, close, while_connected
 
@@ -31,6 +33,8 @@ class Block:
     texts: list[str] = field(default_factory=list[str])
     """Pieces of the text; of a call, of its arguments in JSON."""
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    is_cut: bool = False
+    """The answer ended within it, by something else than the model."""
 
     @property
     def text(self) -> str:
@@ -56,10 +60,9 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A block is complete, or was cut where the answer ends."""
+    """A block is complete, or was cut where the answer ends (`is_cut`)."""
 
     block: Block
-    is_cut: bool
 
 
 Change = Opened | Grown | Closed
@@ -71,10 +74,14 @@ class Reply:
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self.usage = Usage()
+        self.reasoning_tokens = 0
         self.seed = 0
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self._open: Block | None = None
+        self._held_tokens = 0
+        """Tokens whose text is held back: they belong to the block that comes."""
+        self._held_logprobs: tuple[TokenLogprobs, ...] = ()
 
     def feed(self, output: RequestOutput) -> list[Change]:
         """What an output adds. The error it may carry is the caller's affair."""
@@ -87,7 +94,9 @@ class Reply:
 
     def _take(self, delta: ChoiceDelta) -> list[Change]:
         changes: list[Change] = []
-        if delta.text or delta.logprobs:
+        if delta.parts is not None:
+            changes += self._take_parts(delta.parts, delta)
+        elif delta.text or delta.logprobs:
             changes += self._grow("text", delta.text, delta.logprobs)
         if delta.finish_reason is not None:
             self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
@@ -96,25 +105,54 @@ class Reply:
             changes += self._close()
         return changes
 
+    def _take_parts(self, parts: tuple[Part, ...], delta: ChoiceDelta) -> list[Change]:
+        self._held_tokens += len(delta.token_ids)
+        self._held_logprobs += delta.logprobs
+        changes: list[Change] = []
+        for part in parts:
+            match part:
+                case Content(text):
+                    logprobs, self._held_logprobs = self._held_logprobs, ()
+                    changes += self._grow("text", text, logprobs)
+                case Reasoning(text):
+                    changes += self._grow("reasoning", text, ())
+                case CallBegin(_, call_id, name):
+                    changes += self._close()
+                    changes += self._begin("call", call_id, name)
+                case CallArguments(_, text):
+                    changes += self._grow("call", text, ())
+                case CallEnd():
+                    changes += self._close()
+        if parts or self._open is not None:
+            kind = self.blocks[-1].kind
+            self.reasoning_tokens += self._held_tokens if kind == "reasoning" else 0
+            self._held_tokens = 0
+            self._held_logprobs = self._held_logprobs if kind == "text" else ()
+        return changes
+
     def _grow(self, kind: str, text: str, logprobs: tuple[TokenLogprobs, ...]) -> list[Change]:
         changes: list[Change] = []
-        block = self._open
-        if block is None or block.kind != kind:
+        if self._open is None or self._open.kind != kind:
             changes += self._close()
-            block = self._open = Block(kind=kind, index=len(self.blocks))
-            self.blocks.append(block)
-            changes.append(Opened(block))
+            changes += self._begin(kind)
+        block = self.blocks[-1]
         if text or logprobs:
             block.texts.append(text)
             block.logprobs.extend(logprobs)
             changes.append(Grown(block, text, logprobs))
         return changes
 
+    def _begin(self, kind: str, call_id: str = "", name: str = "") -> list[Change]:
+        self._open = Block(kind=kind, index=len(self.blocks), call_id=call_id, name=name)
+        self.blocks.append(self._open)
+        return [Opened(self._open)]
+
     def _close(self) -> list[Change]:
         if self._open is None:
             return []
         closed, self._open = self._open, None
-        return [Closed(closed, self.finish_reason in {"length", "abort", "error"})]
+        closed.is_cut = self.finish_reason in {"length", "abort", "error"}
+        return [Closed(closed)]
 
 
 class Spelling(Protocol):
@@ -153,6 +191,8 @@ class Speaking:
     spelling: Spelling
     stream: bool
     headers: Mapping[str, str]
+    names: Mapping[str, str]
+    """What fields of the chat endpoint are called in this API, for errors."""
 
     async def respond(self, request: Request, source: AsyncIterator[RequestOutput]) -> Response:
         """The answer to one HTTP request.
@@ -163,9 +203,10 @@ class Speaking:
         """
         clock = RequestClock(self.served.metrics)
         outputs = merge([source])
-        if not self.stream:
-            return await while_connected(request, self._whole(outputs, clock))
-        first = await while_connected(request, first_output(outputs))
+        with renamed(self.names):
+            if not self.stream:
+                return await while_connected(request, self._whole(outputs, clock))
+            first = await while_connected(request, first_output(outputs))
         response = EventStream(self._events(first, outputs, clock), outputs)
         response.headers.update(self.headers)
         return response

@@ -85,7 +85,7 @@ class ResponseSpelling:
 
     def _closed(self, change: Closed, part: dict[str, Any]) -> list[bytes]:
         block = change.block
-        item = self._item(block, "incomplete" if change.is_cut else "completed")
+        item = self._item(block)
         if block.kind == "call":
             done = [self._event("response.function_call_arguments.done", **part, arguments=block.text)]
         else:
@@ -101,8 +101,6 @@ class ResponseSpelling:
 
     def _response(self, status: str, reply: Reply) -> dict[str, Any]:
         is_over = status != "in_progress"
-        cut = status != "completed"
-        last = len(reply.blocks) - 1
         return {
             "id": f"resp_{self.name}",
             "object": "response",
@@ -111,15 +109,14 @@ class ResponseSpelling:
             "status": status,
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-            "output": [
-                self._item(b, "incomplete" if cut and b.index == last else "completed") for b in reply.blocks
-            ],
-            "usage": response_usage(reply.usage) if is_over else None,
+            "output": [self._item(block) for block in reply.blocks],
+            "usage": response_usage(reply.usage, reply.reasoning_tokens) if is_over else None,
             **self.asked,
             **({"seed": reply.seed} if is_over else {}),
         }
 
-    def _item(self, block: Block, status: str = "completed") -> dict[str, Any]:
+    def _item(self, block: Block) -> dict[str, Any]:
+        status = "incomplete" if block.is_cut else "completed"
         made: dict[str, Any] = {"id": self._id(block), "type": "message", "status": status}
         if block.kind == "call":
             made |= {"type": "function_call", "call_id": block.call_id, "name": block.name}
@@ -145,12 +142,12 @@ class ResponseSpelling:
         return named_event(kind, {"type": kind, "sequence_number": next(self.numbers), **fields})
 
 
-def response_usage(usage: Usage) -> dict[str, Any]:
+def response_usage(usage: Usage, reasoning: int) -> dict[str, Any]:
     """`usage` under the names of this API."""
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": reasoning},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }

@@ -11,7 +11,7 @@ from headrace.serve.endpoint import GENERATES, READS, About, Endpoint
 from headrace.serve.faults import json_response
 from headrace.serve.limits import read_json
 from headrace.serve.schema.chat import ChatBody
-from headrace.serve.schema.messages import RENAMED, CountTokensBody, MessagesBody
+from headrace.serve.schema.messages import CountTokensBody, MessagesBody
 from headrace.serve.schema.sampling import validate
 from headrace.serve.schema.support import CHAT_NEUTRAL, MESSAGES_NEUTRAL, renamed
 from headrace.serve.state import new_id, served
@@ -24,12 +24,16 @@ async def create(request: Request) -> Response:
     raw = await read_json(request, state.config.max_body_bytes)
     body = validate(MessagesBody, raw, MESSAGES_NEUTRAL)
     name = f"msg_{new_id(request, body.request_id)}"
-    with renamed(RENAMED):
+    with renamed(body.renamed):
         chat = validate(ChatBody, body.to_chat(), CHAT_NEUTRAL)
         outputs, _ = await ask(state, chat, name)
     spelling = MessageSpelling(id=name, model=state.model_name, max_tokens=body.max_tokens)
     speaking = Speaking(
-        served=state, spelling=spelling, stream=bool(body.stream), headers={"request-id": name}
+        served=state,
+        spelling=spelling,
+        stream=bool(body.stream),
+        headers={"request-id": name},
+        names=body.renamed,
     )
     return await speaking.respond(request, outputs)
 
@@ -39,9 +43,10 @@ async def count_tokens(request: Request) -> Response:
     state = served(request)
     raw = await read_json(request, state.config.max_body_bytes)
     body = validate(CountTokensBody, raw, MESSAGES_NEUTRAL)
-    with renamed(RENAMED):
+    with renamed(body.renamed):
         chat = validate(ChatBody, body.to_chat(), CHAT_NEUTRAL)
-    return json_response({"input_tokens": len(await prompt_ids(state, chat))})
+        ids = await prompt_ids(state, chat)
+    return json_response({"input_tokens": len(ids)})
 
 
 ROUTES = (

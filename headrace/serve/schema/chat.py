@@ -44,6 +44,7 @@ class Message(StrictBody):
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
     refusal: None = None
     annotations: list[Any] | None = None
     audio: None = None
@@ -53,14 +54,15 @@ class Message(StrictBody):
         """Bytes of the text, without what the template makes of it."""
         parts = self.content if isinstance(self.content, list) else [self.content or ""]
         texts = [part if isinstance(part, str) else part.text for part in parts]
-        return sum(len(text.encode("utf-8", "replace")) for text in [self.role, *texts])
+        texts += [self.role, self.reasoning_content or ""]
+        return sum(len(text.encode("utf-8", "replace")) for text in texts)
 
     def to_template(self) -> dict[str, Any]:
         """The message as chat templates expect it: content is text."""
         content = self.content
         text = "".join(part.text for part in content) if isinstance(content, list) else content
         message: dict[str, Any] = {"role": self.role, "content": text if text is not None else ""}
-        for name in ("name", "tool_calls", "tool_call_id"):
+        for name in ("name", "tool_calls", "tool_call_id", "reasoning_content"):
             value = getattr(self, name)
             if value is not None:
                 message[name] = value

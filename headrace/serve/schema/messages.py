@@ -1,6 +1,6 @@
 """`/v1/messages`: Anthropic's request body, and the conversation it means."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -45,7 +45,7 @@ Content = Annotated[str, Tag("text")]
 
 
 class ToolResult(StrictBody):
-    """What a called function answered."""
+    """What a called function answered; an error is told to the model by a word before its text."""
 
     type: Literal["tool_result"]
     tool_use_id: str
@@ -81,7 +81,8 @@ class Turn(StrictBody):
                 if made["content"]:
                     yield made
                     made = {"role": self.role, "content": ""}
-                yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": _text(block.content)}
+                said = ("Error: " if block.is_error else "") + _text(block.content)
+                yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": said}
             elif isinstance(block, ToolUse):
                 made.setdefault("tool_calls", []).append(_call(block))
             elif isinstance(block, Thinking):
@@ -105,6 +106,71 @@ class Turn(StrictBody):
             )
 
 
+class MessageTool(StrictBody):
+    """A function that the model may call."""
+
+    type: Literal["custom"] | None = None
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any]
+    strict: bool | None = None
+    cache_control: CacheHint = None
+
+    def to_chat(self) -> dict[str, Any]:
+        """The same for `/v1/chat/completions`."""
+        function: dict[str, Any] = {"name": self.name, "parameters": self.input_schema}
+        for name in ("description", "strict"):
+            if getattr(self, name) is not None:
+                function[name] = getattr(self, name)
+        return {"type": "function", "function": function}
+
+
+class MessageToolChoice(StrictBody):
+    """Whether and what to call."""
+
+    type: Literal["auto", "any", "none", "tool"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+    def to_chat(self) -> dict[str, Any]:
+        """The fields of `/v1/chat/completions`.
+
+        Raises:
+            RequestError: the name of the tool is missing, or is there where none belongs.
+        """
+        if (self.type == "tool") != (self.name is not None):
+            raise RequestError(
+                "tool_choice: name belongs to type 'tool', and to no other", param="tool_choice"
+            )
+        made: dict[str, Any] = {"tool_choice": {"any": "required"}.get(self.type, self.type)}
+        if self.name is not None:
+            made["tool_choice"] = {"type": "function", "function": {"name": self.name}}
+        if self.disable_parallel_tool_use is not None:
+            made["parallel_tool_calls"] = not self.disable_parallel_tool_use
+        return made
+
+
+class ThinkingConfig(StrictBody):
+    """`thinking`: whether the model reasons is the template's affair; it may be told not to."""
+
+    type: Literal["adaptive", "disabled"]
+    display: Literal["omitted"] | None = None
+
+
+class JsonFormat(StrictBody):
+    """`output_config.format`."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(StrictBody):
+    """`output_config`."""
+
+    effort: str | None = None
+    format: JsonFormat | None = None
+
+
 class CountTokensBody(StrictBody):
     """Body of `/v1/messages/count_tokens`, and what both bodies share."""
 
@@ -113,6 +179,10 @@ class CountTokensBody(StrictBody):
     system: Annotated[
         Content | Annotated[list[MessageText] | None, Tag("parts")], Discriminator(content_kind)
     ] = None
+    tools: list[MessageTool] | None = None
+    tool_choice: MessageToolChoice | None = None
+    thinking: ThinkingConfig | None = None
+    output_config: OutputConfig | None = None
     cache_control: CacheHint = None
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -132,7 +202,40 @@ class CountTokensBody(StrictBody):
         for name in ("model", "chat_template_kwargs"):
             if getattr(self, name) is not None:
                 made[name] = getattr(self, name)
+        if self.tools:
+            made["tools"] = [tool.to_chat() for tool in self.tools]
+        if self.tool_choice is not None:
+            made |= self.tool_choice.to_chat()
+        return made | self._manner()
+
+    def _manner(self) -> dict[str, Any]:
+        """How much the model thinks, and what the text must look like."""
+        made: dict[str, Any] = {}
+        if self.output_config is not None:
+            if self.output_config.effort is not None:
+                made["reasoning_effort"] = self.output_config.effort
+            if self.output_config.format is not None:
+                schema = {"name": "answer", "schema": self.output_config.format.schema_}
+                made["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if self.thinking is not None:
+            if self.thinking.type == "disabled":
+                made["reasoning_effort"] = "none"
+            made["include_reasoning"] = self.thinking.display != "omitted"
         return made
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """Fields that have another name in `/v1/chat/completions`, and theirs here."""
+        effort = (
+            "thinking" if self.thinking is not None and self.thinking.type == "disabled" else "output_config"
+        )
+        return {
+            "stop": "stop_sequences",
+            "max_completion_tokens": "max_tokens",
+            "parallel_tool_calls": "tool_choice",
+            "reasoning_effort": effort,
+            "response_format": "output_config",
+        }
 
 
 class MessagesBody(CountTokensBody):
@@ -179,8 +282,6 @@ _SAME = (
     "request_id",
     "cache_salt",
 )
-RENAMED: Mapping[str, str] = {"stop": "stop_sequences", "max_completion_tokens": "max_tokens"}
-"""Fields that have another name in `/v1/chat/completions`."""
 
 
 def _text(content: str | list[MessageText] | None) -> str:

@@ -63,12 +63,8 @@ MESSAGES_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "container": (None,),
     "diagnostics": (None,),
     "inference_geo": (None,),
-    "output_config": (None, {}),
     "service_tier": (None, "auto", "standard_only"),
     "speed": (None, "standard"),
-    "thinking": (None, {"type": "disabled"}),
-    "tool_choice": (None, {"type": "none"}, {"type": "auto"}),
-    "tools": (None, []),
     "user_profile_id": (None,),
     "workspace_id": (None,),
 }
