@@ -235,6 +235,7 @@ class CountTokensBody(StrictBody):
             "parallel_tool_calls": "tool_choice",
             "reasoning_effort": effort,
             "response_format": "output_config",
+            "structured_outputs": "output_config",
         }
 
 

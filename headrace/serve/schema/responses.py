@@ -288,6 +288,7 @@ RENAMED: Mapping[str, str] = {
     "messages": "input",
     "reasoning_effort": "reasoning",
     "response_format": "text",
+    "structured_outputs": "text",
     "verbosity": "text",
 }
 """Fields that have another name in `/v1/chat/completions`."""
