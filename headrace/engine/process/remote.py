@@ -16,8 +16,8 @@ from headrace.engine.process.spawn import Spawned, spawn
 from headrace.engine.watch import Watch
 
 END_S = 5.0
-SHORT_LIFE_S = 10.0
-FREE_RESTARTS = 3
+SHORT_LIFE_S = 5.0
+FREE_RESTARTS = 10
 """So many deaths after a short life in a row are followed by a new process at once."""
 MAX_PAUSE_S = 30.0
 
