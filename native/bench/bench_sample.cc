@@ -62,37 +62,31 @@ void bench(const Kernels &kernels, const char *name, Row &row) {
     std::printf("  %-52s %7.1f / %7.1f us\n", name, times[0] * 1e6, times[kRepetitions / 2] * 1e6);
 }
 
+// Every case begins with a row of its own: none inherits what an earlier one set.
+template <class Set> void bench_case(const Kernels &kernels, float deviation, const char *name, Set set) {
+    Row row(deviation);
+    set(row.args, row);
+    bench(kernels, name, row);
+}
+
 void bench_deviation(const Kernels &kernels, float deviation) {
     std::printf("deviation %g (best / median of %d)\n", deviation, kRepetitions);
-    Row row(deviation);
-    row.args.temperature = 0;
-    bench(kernels, "greedy", row);
-    row.args.temperature = 0.8f;
-    bench(kernels, "temperature 0.8", row);
-    row.args.min_p = 0.05f;
-    bench(kernels, "min_p 0.05", row);
-    row.args.min_p = 0;
-    row.args.top_k = 50;
-    bench(kernels, "top_k 50", row);
-    row.args.top_k = 20000;
-    bench(kernels, "top_k 20000", row);
-    row.args.top_p = 0.95f;
-    bench(kernels, "top_k 20000, top_p 0.95", row);
-    row.args.top_k = 50;
-    bench(kernels, "top_k 50, top_p 0.95", row);
-    row.args.top_k = 0;
-    bench(kernels, "top_p 0.95", row);
-    row.args.num_logprobs = 20;
-    bench(kernels, "top_p 0.95, 20 logprobs", row);
-    row.penalize();
-    bench(kernels, "top_p 0.95, 20 logprobs, penalties", row);
-    row.args.allowed = row.allowed.data();
-    bench(kernels, "top_p 0.95, 20 logprobs, penalties, mask", row);
-    row.args.temperature = 1.0f;
-    row.args.allowed = nullptr;
-    row.args.num_seen = 0;
-    row.args.num_logprobs = -1;
-    bench(kernels, "top_p 0.95 at temperature 1", row);
+    const auto run = [&](const char *name, auto set) { bench_case(kernels, deviation, name, set); };
+    run("greedy", [](SampleArgs &a, Row &) { a.temperature = 0; });
+    run("temperature 0.8", [](SampleArgs &a, Row &) { a.temperature = 0.8f; });
+    run("temperature 0.8, 20 logprobs", [](SampleArgs &a, Row &) { a.temperature = 0.8f, a.num_logprobs = 20; });
+    run("min_p 0.05", [](SampleArgs &a, Row &) { a.temperature = 0.8f, a.min_p = 0.05f; });
+    run("top_k 50", [](SampleArgs &a, Row &) { a.temperature = 0.8f, a.top_k = 50; });
+    run("top_k 20000", [](SampleArgs &a, Row &) { a.temperature = 0.8f, a.top_k = 20000; });
+    run("top_k 20000, top_p 0.95", [](SampleArgs &a, Row &) { a.temperature = 0.8f, a.top_k = 20000, a.top_p = 0.95f; });
+    run("top_k 50, top_p 0.95", [](SampleArgs &a, Row &) { a.temperature = 0.8f, a.top_k = 50, a.top_p = 0.95f; });
+    run("top_p 0.95", [](SampleArgs &a, Row &) { a.temperature = 0.8f, a.top_p = 0.95f; });
+    run("top_p 0.95, 20 logprobs", [](SampleArgs &a, Row &) { a.temperature = 0.8f, a.top_p = 0.95f, a.num_logprobs = 20; });
+    run("top_p 0.95, penalties", [](SampleArgs &a, Row &r) { a.temperature = 0.8f, a.top_p = 0.95f, r.penalize(); });
+    run("top_p 0.95, 20 logprobs, penalties, mask", [](SampleArgs &a, Row &r) {
+        a.temperature = 0.8f, a.top_p = 0.95f, a.num_logprobs = 20, a.allowed = r.allowed.data(), r.penalize();
+    });
+    run("top_p 0.95 at temperature 1", [](SampleArgs &a, Row &) { a.top_p = 0.95f; });
 }
 
 }  // namespace
