@@ -128,8 +128,10 @@ def open_and_build(config: EngineConfig, phases: Phases) -> tuple[OpenedModel, E
         HeadraceError: see both.
     """
     opened = open_model(config, phases, with_text=False)
+    # before the tokenizer, which keeps the interpreter's lock: its imports would wait
+    backend = start_backend(opened.resolved, phases)
     text = TextLoading(config, opened.checkpoint)
-    core = build_core(opened, phases, text.result)
+    core = build_core(opened, phases, text.result, backend)
     try:
         with phases.phase("tokenizer"):
             return replace(opened, text=text.result()), core
@@ -190,10 +192,27 @@ def sampling_defaults(config: EngineConfig, checkpoint: Checkpoint) -> SamplingP
     return replace(SamplingParams(), **named)
 
 
+def start_backend(resolved: Resolved, phases: Phases) -> Backend:
+    """The backend of the resolved settings.
+
+    Raises:
+        ConfigError: it cannot start.
+    """
+    with phases.phase("backend"):
+        isa = resolved.isa if resolved.backend == "native" else "auto"
+        graphs = resolved.config.device.graphs
+        return choose_backend(resolved.backend, isa, resolved.threads, graphs=graphs)
+
+
 def build_core(
-    opened: OpenedModel, phases: Phases | None = None, text: Callable[[], Text] | None = None
+    opened: OpenedModel,
+    phases: Phases | None = None,
+    text: Callable[[], Text] | None = None,
+    backend: Backend | None = None,
 ) -> EngineCore:
     """Load the weights and make the core; grammars take the model's text side from `text`.
+
+    `backend` is one that `start_backend` made; None: make it here.
 
     Raises:
         CheckpointError: weights that the backend lacks or that are broken.
@@ -201,9 +220,7 @@ def build_core(
     """
     phases = phases or Phases()
     resolved, device = opened.resolved, opened.resolved.config.device
-    with phases.phase("backend"):
-        isa = resolved.isa if resolved.backend == "native" else "auto"
-        backend = choose_backend(resolved.backend, isa, resolved.threads, graphs=device.graphs)
+    backend = backend or start_backend(resolved, phases)
     with phases.phase("weights"):
         model = load_model(
             opened.checkpoint,
