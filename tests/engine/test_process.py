@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.base.clock import now_s
 from headrace.base.config import (
     DeviceConfig,
     EngineConfig,
@@ -19,11 +20,12 @@ from headrace.base.config import (
     WatchConfig,
 )
 from headrace.base.env import child_environment
-from headrace.base.errors import ConfigError, EngineDeadError, OverloadError, RequestError
+from headrace.base.errors import ConfigError, DeadlineError, EngineDeadError, OverloadError, RequestError
 from headrace.base.faults import error_of, fault_of
 from headrace.base.messages import Beat, Finish, Hold, News, Refused, Stats
 from headrace.base.request import FinishReason, SamplingParams
 from headrace.base.step import Delta, SequenceTiming, TokenLogprobs
+from headrace.base.terms import Tenant, Terms, set_caller
 from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.llm import LLM
 from headrace.engine.process.ipc import HEADER, KINDS, MAX_FRAME_BYTES, Channel, Start, decode, encode
@@ -246,6 +248,31 @@ async def test_op2_an_engine_that_is_killed_again_and_again_comes_back_each_time
             assert work.exception() is None or isinstance(work.exception(), EngineDeadError)
             await until(lambda n=n: llm.client.num_restarts == n + 1 and llm.health().ready, 20)
             assert await answers(llm) == want
+    finally:
+        await llm.close()
+
+
+async def test_terms_cross_the_border_and_a_deadline_ends_a_request():
+    llm = await AsyncLLM.start(config())
+
+    async def late() -> None:
+        set_caller(Terms(tenant=Tenant(name="a", max_queued=1, max_running=1), deadline_s=now_s() + 0.2))
+        llm.client.send(Hold(is_held=True))
+        work = asyncio.create_task(gather(llm, [5], replace(PARAMS, max_tokens=150, min_tokens=150)))
+        await asyncio.sleep(0.3)
+        llm.client.send(Hold(is_held=False))
+        await work
+
+    async def many() -> None:
+        set_caller(Terms(tenant=Tenant(name="b", max_queued=1, max_running=1)))
+        await asyncio.gather(*(gather(llm, [5], PARAMS) for _ in range(2)))
+
+    try:
+        with pytest.raises(DeadlineError):
+            await asyncio.create_task(late())
+        with pytest.raises(OverloadError, match="'b' wait, at most 1"):
+            await asyncio.create_task(many())
+        assert len(await gather(llm, [5, 6, 7], PARAMS)) == 2
     finally:
         await llm.close()
 
