@@ -19,9 +19,9 @@ MAX_DEPTH = 64
 """Most brackets that are open at once; a compiler that descends into itself must not run out of stack."""
 MAX_CHOICE_LIST = 4096
 MAX_WHITESPACE_PATTERN_CHARS = 256
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,32}"
-"""White space between the parts of JSON, when the request says nothing: a model that likes it must not go on
-for ever. 32 characters are a line break and an indentation of 15 levels."""
+WHITESPACE = r"\x20|\x0D?\x0A[\x20\x09]{0,32}"
+"""White space between the parts of JSON, when the request says nothing: one space, or a line break and an
+indentation. A model that likes white space must not go on with it for ever."""
 
 
 class GrammarKind(Enum):

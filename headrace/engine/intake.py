@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from headrace.base.clock import now_s
 from headrace.base.errors import ContextLengthError, RequestError
+from headrace.base.grammar import PARAM
 from headrace.base.ids import RequestId
 from headrace.base.request import MAX_ID_LIST, Request, SamplingParams
 from headrace.base.tasks import BeamSearch, Pooling
@@ -80,6 +81,7 @@ class Intake:
             ContextLengthError: the prompt leaves no room for an answer.
         """
         number = next(self._counter)
+        _check_task(ask)
         least = 0 if isinstance(ask.task, Pooling) else 1
         prompt_ids = self.prompt_ids(ask.prompt, least, self._kept(ask.params))
         params = self._complete(ask.params, len(prompt_ids))
@@ -265,6 +267,13 @@ def _num_bytes(content: object) -> int:
             _num_bytes(cast("Mapping[str, Any]", p).get("text")) for p in parts if isinstance(p, Mapping)
         )
     return 0
+
+
+def _check_task(ask: Ask) -> None:
+    """Refuse a grammar where no answer is drawn token by token."""
+    if ask.task is not None and ask.params.structured is not None:
+        what = "embeddings have" if isinstance(ask.task, Pooling) else "a beam search has"
+        raise RequestError(f"{what} no structured output; leave one of them out", param=PARAM)
 
 
 def _check_drawable(params: SamplingParams, ends: frozenset[int]) -> None:

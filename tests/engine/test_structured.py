@@ -1,7 +1,9 @@
 """Answers under a grammar: in process, over the wire, refused, aborted, beside others."""
 
 import json
+import random
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -16,6 +18,7 @@ from headrace.engine.client import LocalClient
 from headrace.engine.llm import LLM
 from headrace.engine.process.ipc import KINDS, decode, encode
 from tests.kit.engine import END, GRAMMARS, Drive, rig, tiny_text
+from tests.kit.schemas import UNSUPPORTED, answers, random_schema, verdict
 from tests.kit.scripted import scripted_checkpoint, text_of
 
 BYTE_END = 262
@@ -107,7 +110,8 @@ def test_a_model_that_prefers_white_space_ends():
         (answer,) = llm.generate([[65]], params)
         assert answer.finish_reason == "stop"
         assert json.loads(answer.text) == {"a": 0}
-        assert "  " in answer.text
+        assert " " in answer.text
+        assert "  " not in answer.text
 
 
 def test_a_bad_grammar_fails_its_request_and_nothing_else():
@@ -133,3 +137,14 @@ def test_choices_of_one_request_are_independent():
         (answer,) = llm.generate([[65]], params)
         assert all(re.fullmatch("[a-z]{4}", c.text) for c in answer.choices)
         assert len({c.text for c in answer.choices}) > 1
+
+
+@pytest.mark.slow
+def test_random_schemas_hold_at_temperature_one():
+    rng = random.Random(3)
+    drawn = [random_schema(rng) for _ in range(40)]
+    with LLM("smollm2:135m", max_model_len=2048) as llm:
+        told = [verdict(s, a) for s, a in zip(drawn, answers(llm, drawn), strict=True) if a is not None]
+        refused = answers(llm, [*UNSUPPORTED])
+    assert Counter(told) == {"valid": 40}
+    assert refused == [None] * len(UNSUPPORTED)

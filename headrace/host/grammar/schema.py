@@ -66,7 +66,7 @@ def _numerator(step: float) -> int:
         digits = Decimal(str(step)).normalize().as_tuple()
     except InvalidOperation:
         return MAX_MULTIPLE + 1
-    if not isinstance(digits.exponent, int) or len(digits.digits) > 12 or digits.exponent > 12:
+    if not isinstance(digits.exponent, int) or len(digits.digits) > 12 or abs(digits.exponent) > 12:
         return MAX_MULTIPLE + 1
     number = int("".join(map(str, digits.digits)))
     return number * 10 ** max(digits.exponent, 0)
