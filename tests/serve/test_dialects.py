@@ -1,10 +1,12 @@
 """Reasoning and calls of tools, spelled by `/v1/messages` and `/v1/responses`; both clients read them."""
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import anthropic
 import httpx
+import jsonschema
 import openai
 import pytest
 
@@ -12,6 +14,7 @@ from headrace.base.step import TokenLogprobs
 from headrace.engine.outputs import ChoiceDelta
 from headrace.host.text.parts.events import CallArguments, CallBegin, CallEnd, Content, Part, Reasoning
 from headrace.serve.dialects.blocks import Reply
+from tests.serve.conftest import Live
 from tests.serve.fake import FakeLLM, LiveServer, Seen
 from tests.serve.test_messages import events as message_events
 from tests.serve.test_responses import events as response_events
@@ -284,3 +287,34 @@ def test_bad_tools_are_refused_by_name(path: str, more: Any, message: str) -> No
         assert answer.status_code == 400
         assert message in answer.json()["error"]["message"]
         assert server.llm.seen == []
+
+
+def test_both_apis_hold_the_text_to_a_schema(live_server: Live) -> None:
+    schema: Any = {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    ask: Any = {"seed": 1, "temperature": 1.0}
+    form = {"type": "json_schema", "name": "number", "schema": schema}
+    body = ask | {"input": "A number?", "max_output_tokens": 60, "text": {"format": form}}
+    response = httpx.post(live_server.url + "/v1/responses", json=body, timeout=60).json()
+    texts = [response["output"][0]["content"][0]["text"]]
+    form = {"type": "json_schema", "schema": schema}
+    messages = [{"role": "user", "content": "A number?"}]
+    body = ask | {"messages": messages, "max_tokens": 60, "output_config": {"format": form}}
+    texts.append(
+        httpx.post(live_server.url + "/v1/messages", json=body, timeout=60).json()["content"][0]["text"]
+    )
+    for text in texts:
+        jsonschema.validate(json.loads(text), schema)
+    for path, bad in (("responses", "text"), ("messages", "output_config")):
+        form = {"type": "json_schema", "name": "n", "schema": {"type": 5}}
+        body = {"input": "x", "text": {"format": form}}
+        if path == "messages":
+            del form["name"]
+            body = {"messages": messages, "max_tokens": 5, "output_config": {"format": form}}
+        refused = httpx.post(f"{live_server.url}/v1/{path}", json=body, timeout=60)
+        assert refused.status_code == 400
+        assert bad in refused.json()["error"]["message"]
