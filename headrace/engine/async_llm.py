@@ -231,7 +231,7 @@ class AsyncLLM:
         prompt = await self.chat_prompt(messages, options)
         ask = Ask(
             prompt=prompt.ids,
-            params=params,
+            params=prompt.constrained(params),
             request_id=request_id,
             salt=salt,
             priority=priority,

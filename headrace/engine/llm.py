@@ -133,7 +133,9 @@ class LLM:
         many: Any = [conversations] if isinstance(conversations[0], Mapping) else conversations
         options = ChatOptions(template_kwargs=template_kwargs, tools=read_use(tools, tool_choice))
         prompts = [self._frontend.intake.chat(messages, options) for messages in many]
-        return self._run([p.ids for p in prompts], params, progress, [p.plan for p in prompts])
+        each = zip(prompts, self._params(params, len(prompts)), strict=True)
+        held = [prompt.constrained(own) for prompt, own in each]
+        return self._run([p.ids for p in prompts], held, progress, [p.plan for p in prompts])
 
     def beam_search(
         self,

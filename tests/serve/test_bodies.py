@@ -215,6 +215,7 @@ ELSEWHERE = {
     *("response_format", "structured_outputs"),
     *("tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "include_reasoning"),
     *("use_beam_search", "best_of", "length_penalty", "early_stopping"),
+    "thinking_token_budget",
 }
 """Fields that are no sampling parameter, or are tested on their own."""
 

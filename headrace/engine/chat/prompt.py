@@ -5,10 +5,13 @@ options it reads. An option that it does not read is refused by name.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.base.errors import RequestError
+from headrace.base.grammar import Grammar
+from headrace.base.request import SamplingParams
+from headrace.engine.chat.grammar import BUDGET, chat_grammar
 from headrace.engine.text import Text
 from headrace.host.text.parts.splitter import ReasoningMarks, SplitPlan
 from headrace.host.text.tools.definitions import NO_TOOLS, ToolUse
@@ -32,6 +35,8 @@ class ChatOptions:
     effort: str | None = None
     """`reasoning_effort`, for templates that read it; "none" also for those that read `enable_thinking`."""
     shows_reasoning: bool = True
+    thinking_budget: int | None = None
+    """`thinking_token_budget`: most tokens of reasoning; its end is then forced."""
 
 
 DEFAULTS = ChatOptions()
@@ -39,10 +44,28 @@ DEFAULTS = ChatOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatPrompt:
-    """A conversation, ready: token ids, and how the answers are split (None: they are not)."""
+    """A conversation, ready: token ids, how the answers are split (None: they are not), what they must be."""
 
     ids: tuple[int, ...]
     plan: SplitPlan | None
+    grammar: Grammar | None = None
+
+    def constrained(self, params: SamplingParams) -> SamplingParams:
+        """Parameters that hold an answer to its grammar.
+
+        Raises:
+            RequestError: they have a grammar already.
+        """
+        if self.plan is not None and self.plan.calls is not None and params.structured is not None:
+            raise RequestError(
+                "tools and a structured answer exclude each other: leave one out, or set tool_choice none",
+                param="tools",
+            )
+        if self.grammar is None:
+            return params
+        if params.structured is not None:
+            raise RequestError(f"{BUDGET} and a structured answer exclude each other", param=BUDGET)
+        return replace(params, structured=self.grammar)
 
 
 def chat_prompt(text: Text, messages: Messages, options: ChatOptions = DEFAULTS) -> ChatPrompt:
@@ -61,7 +84,7 @@ def chat_prompt(text: Text, messages: Messages, options: ChatOptions = DEFAULTS)
             variables["tools"] = definitions
     ids = text.encode_chat(told, variables)
     marks = text.reasoning
-    if marks is None and not use.is_active:
+    if marks is None and not use.is_active and options.thinking_budget is None:
         return ChatPrompt(ids=ids, plan=None)
     plan = SplitPlan(
         reasoning=marks,
@@ -70,8 +93,10 @@ def chat_prompt(text: Text, messages: Messages, options: ChatOptions = DEFAULTS)
         calls=text.dialect if use.is_active else None,
         names=use.names if use.is_active else frozenset(),
         single=not use.parallel,
+        certain=use.needs_grammar,
     )
-    return ChatPrompt(ids=ids, plan=plan)
+    grammar = chat_grammar(text, use, plan, options.thinking_budget)
+    return ChatPrompt(ids=ids, plan=plan, grammar=grammar)
 
 
 def _variables(text: Text, options: ChatOptions) -> dict[str, Any]:

@@ -84,6 +84,7 @@ class ChatBody(SamplingBody):
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
+    thinking_token_budget: int | None = None
 
     def options(self) -> ChatOptions:
         """What the conversation asks for besides its messages.
@@ -92,16 +93,12 @@ class ChatBody(SamplingBody):
             RequestError: a tool is malformed, or two fields contradict each other.
         """
         use = read_use(self.tools, self.tool_choice, self.parallel_tool_calls)
-        if use.needs_grammar:
-            raise RequestError(
-                "tool_choice that asks for a call, and strict tools, are not supported yet; use 'auto'",
-                param="tool_choice" if use.mode == "required" else "tools",
-            )
         return ChatOptions(
             template_kwargs=self.template_kwargs(),
             tools=use,
             effort=self.reasoning_effort,
             shows_reasoning=self.include_reasoning is not False,
+            thinking_budget=self.thinking_token_budget,
         )
 
     def params(self, defaults: SamplingParams) -> SamplingParams:

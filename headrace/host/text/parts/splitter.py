@@ -21,11 +21,13 @@ class CallSyntax(Protocol):
     Attributes:
         begins: marks that a call begins with, anywhere in the content; none is a beginning of another.
         bare: characters that a call may begin with where the content begins.
+        forgiven: more of them, in models that leave the mark out; not where a grammar makes them write it.
         new_id: makes the id of a call, in the form that the model's template takes.
     """
 
     begins: tuple[str, ...]
     bare: str
+    forgiven: str
     new_id: Callable[[], str]
 
     def reader(self, calls: Calls, begin: str) -> CallReader:
@@ -92,6 +94,9 @@ class PartSplitter:
         self._at_start = True
         """Nothing but white space was content so far."""
         self._begins = plan.calls.begins if plan.calls else ()
+        self._bare = plan.calls.bare if plan.calls else ""
+        if plan.calls is not None and not plan.certain:
+            self._bare += plan.calls.forgiven
         self._reader: CallReader | None = None
         self._begin = ""
         """What the call that is read began with, as long as none was given."""
@@ -190,9 +195,9 @@ class PartSplitter:
         return found + len(mark)
 
     def _content(self, text: str, pos: int) -> int:
-        if self._at_start and self._plan.calls is not None and self._plan.calls.bare:
+        if self._at_start and self._bare:
             body = text[pos:].lstrip()
-            if body and body[0] in self._plan.calls.bare:
+            if body and body[0] in self._bare:
                 self._say(text[pos : len(text) - len(body)])
                 self._read_call("", body[0])
                 return len(text) - len(body)

@@ -16,6 +16,8 @@ from headrace.base.errors import RequestError
 from headrace.base.registry import Registry
 from headrace.host.text.chat import ChatTemplate
 from headrace.host.text.parts.splitter import CallSyntax
+from headrace.host.text.tools.definitions import Tool
+from headrace.host.text.tools.grammar import CallRules, Spell
 
 Json = dict[str, Any]
 
@@ -37,6 +39,14 @@ class Dialect(CallSyntax, Protocol):
 
     def reads(self, written: Written) -> bool:
         """Whether this is the dialect of a call that a template wrote."""
+        ...
+
+    def rules(self, tools: Sequence[Tool], spell: Spell) -> CallRules:
+        """How calls of these tools are written, for a grammar.
+
+        Raises:
+            RequestError: a tool cannot be written so.
+        """
         ...
 
     def conversation(self, messages: Sequence[Json], tools: Sequence[Json]) -> tuple[list[Json], list[Json]]:

@@ -9,8 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from headrace.host.text.parts.reader import CallReader, Calls, FrameReader
+from headrace.host.text.tools.definitions import Tool
 from headrace.host.text.tools.dialect import Json, Written, call_object, long_id
 from headrace.host.text.tools.dialects.hermes import BEGIN, END
+from headrace.host.text.tools.dialects.hermes import DIALECT as HERMES
+from headrace.host.text.tools.grammar import CallRules, Spell
 
 _TELL = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
@@ -28,7 +31,8 @@ class Generic:
     """Hermes by instruction."""
 
     begins: tuple[str, ...] = (BEGIN,)
-    bare = "{"
+    bare = ""
+    forgiven = "{"
     """Models leave the marks out at times: an object that calls a known tool is a call all the same."""
     new_id: Callable[[], str] = staticmethod(long_id)
 
@@ -36,6 +40,10 @@ class Generic:
         """Never: it is what is left when no other dialect is found."""
         del written
         return False
+
+    def rules(self, tools: Sequence[Tool], spell: Spell) -> CallRules:
+        """As hermes."""
+        return HERMES.rules(tools, spell)
 
     def reader(self, calls: Calls, begin: str) -> CallReader:
         """As hermes."""

@@ -9,7 +9,9 @@ from typing import Any
 
 from headrace.host.text.parts.json_value import SPACE, Status
 from headrace.host.text.parts.reader import MAX_NAME_CHARS, Arguments, CallReader, Calls, FrameReader
+from headrace.host.text.tools.definitions import Tool
 from headrace.host.text.tools.dialect import Json, Written
+from headrace.host.text.tools.grammar import CallRules, Spell, objects
 
 BEGIN, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _LETTERS = string.ascii_letters + string.digits
@@ -130,11 +132,20 @@ class Mistral:
 
     begins: tuple[str, ...] = (BEGIN,)
     bare = ""
+    forgiven = ""
     new_id: Callable[[], str] = staticmethod(short_id)
 
     def reads(self, written: Written) -> bool:
-        """The mark."""
-        return BEGIN in written.call
+        """The mark, and no other."""
+        return BEGIN in written.call and ARGS not in written.call
+
+    def rules(self, tools: Sequence[Tool], spell: Spell) -> CallRules:
+        """A list of objects behind one mark."""
+        del spell
+        call, rules = objects(tools)
+        return CallRules(
+            call=call, rules=rules, mark=BEGIN, repeats=False, between='", "', opens='"["', closes='"]"'
+        )
 
     def conversation(self, messages: Sequence[Json], tools: Sequence[Json]) -> tuple[list[Json], list[Json]]:
         """Ids that come from elsewhere are made short."""

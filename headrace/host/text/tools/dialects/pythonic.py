@@ -2,14 +2,19 @@
 
 import ast
 import json
+import keyword
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from headrace.base.errors import RequestError
+from headrace.base.grammar import lark_string
 from headrace.host.text.parts.json_value import Status
 from headrace.host.text.parts.reader import CallReader, Calls
+from headrace.host.text.tools.definitions import Tool
 from headrace.host.text.tools.dialect import PROBE_KEY, PROBE_TOOL, Json, Written, as_given, long_id
+from headrace.host.text.tools.grammar import CallRules, Spell, arguments_schema
 
 BEGIN, END = "<|python_start|>", "<|python_end|>"
 MAX_CHARS = 64 << 10
@@ -110,7 +115,8 @@ def _calls_in(text: str) -> list[tuple[str, str]] | None:
 
 def _json(value: Json) -> str:
     """JSON text that can be sent: no infinite numbers, no halves of characters."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    plain = json.loads(json.dumps(value, allow_nan=False))  # joins halves that were spelled as two escapes
+    text = json.dumps(plain, ensure_ascii=False)
     text.encode()
     return text
 
@@ -124,10 +130,10 @@ def _name(call: ast.expr) -> str:
 def _arguments(call: ast.expr) -> Json:
     assert isinstance(call, ast.Call)
     made: Json = {}
-    for keyword in call.keywords:
-        if keyword.arg is None or keyword.arg in made:
-            raise ValueError(keyword)
-        made[keyword.arg] = _value(keyword.value)
+    for given in call.keywords:
+        if given.arg is None or given.arg in made:
+            raise ValueError(given)
+        made[given.arg] = _value(given.value)
     return made
 
 
@@ -154,17 +160,62 @@ def _key(node: ast.expr | None) -> str:
     raise ValueError(node)
 
 
+def _call_rule(number: int, tool: Tool) -> list[str]:
+    """`name(key=value, …)`: what is required, then what is not, each with its own schema.
+
+    Raises:
+        RequestError: a property's name cannot be a keyword.
+    """
+    schema = json.loads(arguments_schema(tool))
+    shared = {k: schema[k] for k in ("$defs", "definitions", "x-guidance") if k in schema}
+    properties: dict[str, Any] = schema.get("properties", {})
+    required = [name for name in schema.get("required", ()) if name in properties]
+    rules: list[str] = []
+    optional: list[str] = []
+    names = [f"call_{number}_{i}" for i in range(len(properties))]
+    for rule, name in zip(names, sorted(properties, key=lambda n: n not in required), strict=True):
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise RequestError(
+                f"this model writes calls as Python, where {name[:64]!r} is no argument", param="tools"
+            )
+        inner: Json = properties[name] if isinstance(properties[name], dict) else {}
+        rules.append(f"{rule}: {lark_string(name + '=')} %json {json.dumps({**inner, **shared})}")
+        optional += [] if name in required else [rule]
+    nexts = [*(f"{rule}_on" for rule in optional[1:]), ""][: len(optional)]
+    rules += [f'{r}_on: (", " {r})? {after}' for r, after in zip(optional, nexts, strict=True)]
+    said = ' ", " '.join(names[: len(required)]) + "".join(f" {r}_on" for r in optional[:1])
+    if not required and optional:  # no comma before the first
+        said = f"({' | '.join(f'{r} {after}' for r, after in zip(optional, nexts, strict=True))})?"
+    return [f"call_{number}: {lark_string(tool.name + '(')} {said} {lark_string(')')}", *rules]
+
+
 class Pythonic:
     """A list at the start of the answer."""
 
     begins: tuple[str, ...] = (BEGIN,)
     bare = "["
+    forgiven = ""
     new_id: Callable[[], str] = staticmethod(long_id)
     conversation = staticmethod(as_given)
 
     def reads(self, written: Written) -> bool:
         """A list with a call in it."""
         return bool(_CALL.search(written.call))
+
+    def rules(self, tools: Sequence[Tool], spell: Spell) -> CallRules:
+        """Keywords in the order of the schema."""
+        del spell
+        made = [_call_rule(i, tool) for i, tool in enumerate(tools)]
+        names = " | ".join(f"call_{i}" for i in range(len(made)))
+        return CallRules(
+            call=f"({names})",
+            rules=tuple(rule for rules in made for rule in rules),
+            bare="[",
+            repeats=False,
+            between=lark_string(", "),
+            opens=lark_string("["),
+            closes=lark_string("]"),
+        )
 
     def reader(self, calls: Calls, begin: str) -> CallReader:
         """A list."""

@@ -1,0 +1,159 @@
+"""Grammars of answers that must call tools, may call them by their schemas only, or must end their reasoning.
+
+Written in Lark for `host/grammar`. A dialect says how one call looks (`CallRules`); here calls, text and
+reasoning are put together.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.base.errors import RequestError
+from headrace.base.grammar import Grammar, lark_string, schema_text
+from headrace.host.grammar.schema import check_schema
+from headrace.host.text.parts.splitter import ReasoningMarks
+from headrace.host.text.tools.definitions import Tool
+
+MAX_CALLS = 16
+"""Most calls of an answer that is held to calls."""
+WHITESPACE = r"\x20"
+"""Between the parts of arguments, at most: a model that likes white space must not go on for ever."""
+_ANY = "/(?s:.*)/"
+
+Spell = Callable[[str], str]
+"""A text as a Lark expression: a literal, or the token where it is a special one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRules:
+    """How a dialect writes calls, as Lark expressions."""
+
+    call: str
+    """One call, without the mark before it."""
+    rules: tuple[str, ...]
+    """The rules that `call` uses; their names begin with `call_`."""
+    mark: str = ""
+    """The text that calls begin with, where there is one."""
+    repeats: bool = True
+    """The mark stands before each call; else once, before all of them."""
+    bare: str = ""
+    """The character that an answer begins with when it is calls, where there is no mark."""
+    between: str = ""
+    """An expression for what stands between calls; empty: nothing."""
+    opens: str = ""
+    """An expression for what stands before all calls, behind the mark."""
+    closes: str = ""
+    """An expression for what stands behind all calls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thinking:
+    """The reasoning of an answer: its marks, whether the prompt opened it, the most tokens of it."""
+
+    marks: ReasoningMarks
+    is_open: bool
+    budget: int | None = None
+
+
+def objects(tools: Sequence[Tool], arguments_key: str = "arguments") -> tuple[str, tuple[str, ...]]:
+    """The expression and the rules of calls spelled as objects, name first."""
+    head = [lark_string(f'{{"name": "{t.name}", "{arguments_key}": ') for t in tools]
+    rules = tuple(f'call_{i}: {text} call_arguments_{i} "}}"' for i, text in enumerate(head))
+    return f"({_either(f'call_{i}' for i in range(len(tools)))})", rules + arguments_rules(tools)
+
+
+def arguments_rules(tools: Sequence[Tool]) -> tuple[str, ...]:
+    """A rule `call_arguments_N` for each tool: an object that follows its schema."""
+    return tuple(f"call_arguments_{i}: %json {arguments_schema(t)}" for i, t in enumerate(tools))
+
+
+def arguments_schema(tool: Tool) -> str:
+    """The schema of a tool's arguments; what it does not name is not allowed, unless it says so.
+
+    Raises:
+        RequestError: the schema asks for too much.
+    """
+    empty: dict[str, Any] = {"properties": {}}
+    schema: dict[str, Any] = {"type": "object", **(tool.parameters or empty)}
+    text = schema_text(schema, whitespace=WHITESPACE, additional_properties=False)
+    check_schema(text)
+    return text
+
+
+def calls_grammar(rules: CallRules, spell: Spell, *, single: bool, thinking: Thinking | None) -> Grammar:
+    """Calls and nothing else, behind reasoning that may come before."""
+    mark = spell(rules.mark) if rules.mark else ""
+    if rules.repeats:
+        each = f"{mark} {rules.call}"
+        return _whole(_several(each, rules.between, single), rules.rules, spell, thinking)
+    calls = _several(rules.call, rules.between, single)
+    return _whole(f"{mark} {rules.opens} {calls} {rules.closes}", rules.rules, spell, thinking)
+
+
+def text_or_calls_grammar(
+    rules: CallRules, spell: Spell, *, single: bool, thinking: Thinking | None
+) -> Grammar:
+    """Text as the model likes, and calls that follow their schemas."""
+    if not rules.mark:
+        calls = _several(rules.call, rules.between, single)
+        prose = rf"PROSE: /(?s:\s*([^\s\{rules.bare}].*)?)/"
+        start = f"({rules.opens} {calls} {rules.closes} | PROSE)"
+        return _whole(start, (*rules.rules, prose), spell, thinking)
+    mark = spell(rules.mark)
+    if mark.startswith("<"):
+        lead, more = f"(TEXT? {mark})", ("TEXT: /(?s:.+)/",)
+    else:
+        lead, more = "lead", (f"lead[suffix={mark}]: {_ANY}", "TEXT: /(?s:.+)/")
+    times = "?" if single or not rules.repeats else f"{{0,{MAX_CALLS}}}"
+    calls = rules.call if rules.repeats else _several(rules.call, rules.between, single)
+    body = f"{rules.opens} {calls} {rules.closes}"
+    return _whole(f"({lead} {body}){times} TEXT?", (*rules.rules, *more), spell, thinking)
+
+
+def budget_grammar(begins: Iterable[str], spell: Spell, thinking: Thinking) -> Grammar:
+    """Reasoning of limited length, then anything; `begins` are the marks of calls, maybe special tokens."""
+    tokens = [t for t in map(spell, begins) if t.startswith("<")]
+    first, later = "FIRST: /(?s:.+)/", "LATER: /(?s:.+)/"
+    if not thinking.is_open:  # what begins like reasoning is reasoning, or the limit would not hold
+        first += f" & ~/(?s:{_escaped(thinking.marks.begin)}.*)/"
+    more = f"(({_either(tokens)}) LATER?)*" if tokens else ""
+    return _whole(f"FIRST? {more}", (first, later) if tokens else (first,), spell, thinking)
+
+
+def _several(call: str, between: str, single: bool) -> str:
+    return call if single else f"{call} ({between} {call}){{0,{MAX_CALLS - 1}}}"
+
+
+def _whole(start: str, rules: Sequence[str], spell: Spell, thinking: Thinking | None) -> Grammar:
+    lead, more = _reasoning(spell, thinking) if thinking is not None else ("", ())
+    return Grammar.lark("\n".join((f"start: {lead} {start}", *rules, *more)) + "\n")
+
+
+def _reasoning(spell: Spell, thinking: Thinking) -> tuple[str, tuple[str, ...]]:
+    """The expression of what may be thought first, and its rules."""
+    marks, end = thinking.marks, spell(thinking.marks.end)
+    space = r"SPACE: /[ \n]{1,4}/"
+    if thinking.budget == 0:
+        thought, rules = end, (space,)
+    elif end.startswith("<"):
+        limit = "" if thinking.budget is None else f"[max_tokens={thinking.budget}]"
+        thought, rules = f"thought {end}", (f"thought{limit}: {_ANY}", space)
+    else:
+        thought, rules = "thought", (f"thought[suffix={end}]: {_ANY}", space)
+    if thinking.is_open:
+        return f"{thought} SPACE?", rules
+    # Nothing optional before the mark: the library would then count a token less.
+    return f"({spell(marks.begin)} {thought} SPACE?)?", rules
+
+
+def _either(expressions: Iterable[str]) -> str:
+    return " | ".join(expressions)
+
+
+def _escaped(text: str) -> str:
+    return "".join(c if c.isalnum() else f"\\{c}" for c in text)
+
+
+def named_fault(fault: RequestError, param: str) -> RequestError:
+    """A fault of a grammar that a caller did not write, under the field that it was made from."""
+    return RequestError(str(fault), param=param)
