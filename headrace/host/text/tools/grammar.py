@@ -151,7 +151,7 @@ def _either(expressions: Iterable[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return "".join(c if c.isalnum() else f"\\{c}" for c in text)
+    return "".join(f"\\{c}" if c in r"\.+*?()|[]{}^$/" else c for c in text)
 
 
 def named_fault(fault: RequestError, param: str) -> RequestError:
