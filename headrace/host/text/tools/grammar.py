@@ -136,14 +136,19 @@ def _reasoning(spell: Spell, thinking: Thinking) -> tuple[str, tuple[str, ...]]:
     if thinking.budget == 0:
         thought, rules = end, (space,)
     elif end.startswith("<"):
-        limit = "" if thinking.budget is None else f"[max_tokens={thinking.budget}]"
+        limit = "" if thinking.budget is None else f"[max_tokens={_library_limit(thinking)}]"
         thought, rules = f"thought {end}", (f"thought{limit}: {_ANY}", space)
     else:
         thought, rules = "thought", (f"thought[suffix={end}]: {_ANY}", space)
     if thinking.is_open:
         return f"{thought} SPACE?", rules
-    # Nothing optional before the mark: the library would then count a token less.
     return f"({spell(marks.begin)} {thought} SPACE?)?", rules
+
+
+def _library_limit(thinking: Thinking) -> int:
+    """The library counts a token less where something else than reasoning might have come."""
+    budget = thinking.budget or 0
+    return budget if thinking.is_open else max(1, budget - 1)
 
 
 def _either(expressions: Iterable[str]) -> str:
