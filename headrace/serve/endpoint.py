@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-GENERATES = (400, 401, 404, 408, 413, 429, 500, 503)
+GENERATES = (400, 401, 404, 408, 413, 429, 500, 503, 504)
 """Errors of endpoints that ask the engine."""
 READS = (400, 401, 404, 408, 413, 500)
 """Errors of endpoints that take a body and do not ask the engine."""

@@ -44,6 +44,7 @@ _HINTS = {
     429: "overloaded; the header Retry-After says how many seconds to wait",
     499: "the request was cancelled",
     503: "the engine is not running, or the server is stopping",
+    504: "the deadline that the request brought has passed",
 }
 _RETRY = {"Retry-After": {"description": "seconds to wait", "schema": {"type": "integer", "minimum": 1}}}
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")

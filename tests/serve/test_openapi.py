@@ -10,6 +10,7 @@ import pytest
 import schemathesis
 
 from headrace.base.config import AccessConfig
+from headrace.base.errors import HeadraceError
 from headrace.serve.app import ROUTE_FILES
 from headrace.serve.endpoint import Endpoint
 from headrace.serve.openapi import RANGES, describe
@@ -158,3 +159,22 @@ def test_ranges_are_those_of_the_engine(fake: LiveServer, name: str, path: str) 
     if "maximum" in bounds:
         assert status(bounds["maximum"]) == 200
         assert status(bounds["maximum"] + step) == 400
+
+
+def test_every_status_of_an_error_is_described() -> None:
+    def below(kind: type[HeadraceError]) -> Iterator[type[HeadraceError]]:
+        yield kind
+        for child in kind.__subclasses__():
+            yield from below(child)
+
+    # 499 is for a client that is gone; only `/v1/messages` has it for one that listens.
+    known = {status for r in ROUTES if isinstance(r, Endpoint) for status in r.about.errors}
+    assert {kind.http_status for kind in below(HeadraceError)} == known
+    for path in (
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/messages",
+        "/v1/responses",
+        "/v1/embeddings",
+    ):
+        assert known - {499} <= set(next(r for r in ROUTES if r.path == path).about.errors)  # type: ignore[attr-defined]
