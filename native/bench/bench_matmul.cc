@@ -15,6 +15,10 @@
 #include <thread>
 #include <vector>
 
+#if defined(__unix__)
+#include <sys/mman.h>
+#endif
+
 #include "headrace/kernels.h"
 
 namespace {
@@ -60,10 +64,17 @@ class Crew {
     std::vector<std::thread> threads_;
 };
 
+constexpr size_t kHugePage = (size_t)2 << 20;
+
 struct Memory {
     std::unique_ptr<uint8_t, decltype(&std::free)> data;
     size_t bytes;
-    explicit Memory(size_t n) : data((uint8_t *)std::aligned_alloc(2 << 20, (n + (2 << 20) - 1) >> 21 << 21), &std::free), bytes(n) {
+    explicit Memory(size_t n) : data(nullptr, &std::free), bytes(n) {
+        const size_t whole = (n + kHugePage - 1) / kHugePage * kHugePage;
+        data.reset((uint8_t *)std::aligned_alloc(kHugePage, whole));
+#if defined(MADV_HUGEPAGE)
+        madvise(data.get(), whole, MADV_HUGEPAGE);   // as the program's memory
+#endif
         std::memset(data.get(), 0, n);
     }
 };
