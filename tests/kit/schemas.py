@@ -103,7 +103,8 @@ def _object(rng: random.Random, depth: int) -> dict[str, Any]:
     made["required"] = rng.sample(names, rng.randint(0, len(names)))
     made["additionalProperties"] = False
     if rng.random() < 0.15:
-        made |= {"required": names, "additionalProperties": _flag(rng, 0), "maxProperties": len(names) + 2}
+        more = {"^more[0-9]{1,3}$": _flag(rng, 0)}  # names without a pattern have no end
+        made |= {"required": names, "patternProperties": more, "maxProperties": len(names) + 2}
     return made
 
 
