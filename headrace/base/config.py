@@ -176,6 +176,21 @@ class ObserveConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchConfig:
+    """Files and batches."""
+
+    dir: str | None = setting(
+        None, "folder of /v1/files and /v1/batches, used by one server; none: not offered", flag="batch-dir"
+    )
+    max_files: int = setting(1000, "files, and batches, that it may hold, else 429", flag="max-batch-files")
+    max_file_bytes: int = setting(64 << 20, "largest upload in bytes, else 413", flag="max-batch-file-bytes")
+    max_lines: int = setting(50_000, "most lines of a batch, else 400", flag="max-batch-lines")
+    max_lines_running: int = setting(
+        4, "lines of batches that are answered at a time", flag="max-batch-lines-running"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """The whole tree. `resolve()` turns it into concrete values with reasons."""
 
@@ -187,6 +202,7 @@ class EngineConfig:
     access: AccessConfig = field(default_factory=AccessConfig)
     watch: WatchConfig = field(default_factory=WatchConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,7 @@
 """The ASGI application: routes found by their files, errors in one shape, the key in front."""
 
+from pathlib import Path
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -12,6 +14,8 @@ from headrace.base.config import EngineConfig
 from headrace.base.errors import HeadraceError, OverloadError
 from headrace.base.registry import Registry
 from headrace.engine.async_llm import AsyncLLM
+from headrace.serve.batches.store import Store
+from headrace.serve.batches.worker import Worker
 from headrace.serve.faults import fault_response, on_headrace_error, on_http_exception
 from headrace.serve.front.gate import Gate
 from headrace.serve.front.keys import load_keys
@@ -44,6 +48,8 @@ def build_app(llm: AsyncLLM, config: EngineConfig) -> tuple[ASGIApp, Served]:
         },
     )
     app.state.served = state
+    if config.batch.dir is not None:
+        state.batches = Worker(app, Store(Path(config.batch.dir), config.batch.max_files), config.batch)
     return _fronted(app, state, config), state
 
 

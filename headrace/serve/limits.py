@@ -28,7 +28,7 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
         announced. SlowBodyError: it did not arrive within `BODY_TIMEOUT_S`. RequestError: not a JSON
         object, or nested too deeply, or too many values.
     """
-    body = await _read(request, max_bytes)
+    body = await read_body(request, max_bytes)
     if len(body) > THREAD_BYTES:
         return await asyncio.to_thread(parse_object, body)
     return parse_object(body)
@@ -76,7 +76,12 @@ def _check_depth(value: object) -> None:
         level = below
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The bytes of a request's body.
+
+    Raises:
+        BodyTooLargeError: more than `max_bytes`. SlowBodyError: it did not arrive within `BODY_TIMEOUT_S`.
+    """
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > max_bytes:
         raise _too_large(max_bytes)

@@ -158,9 +158,14 @@ class _Loop:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
+        batches = self._state.batches
+        if batches is not None:
+            batches.wake()  # what an earlier server left open goes on
         try:
             await self._server.serve(sockets=[sock])
         finally:
+            if batches is not None:
+                await batches.close()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
             if self._ending is not None:

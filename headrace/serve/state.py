@@ -13,6 +13,7 @@ from headrace.base.config import ServeConfig
 from headrace.base.errors import ContextLengthError, EngineDeadError, NotFoundError, RequestError
 from headrace.engine.async_llm import AsyncLLM
 from headrace.host.text.tokenizer import Tokenizer
+from headrace.serve.batches.worker import Worker
 from headrace.serve.faults import DrainingError
 from headrace.serve.metrics import ServerMetrics
 from headrace.serve.running import Running
@@ -33,6 +34,8 @@ class Served:
     draining: bool = False
     at_end: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     """What remains to be done when the server ends."""
+    batches: Worker | None = None
+    """Answers batches; None: this server takes none."""
     running: Running = field(init=False)
     longest_token: int = 0
     """Bytes of the longest token; 0 until it is needed."""
@@ -40,6 +43,17 @@ class Served:
     def __post_init__(self) -> None:
         """No request yet."""
         self.running = Running(self.llm)
+
+    @property
+    def batch_worker(self) -> Worker:
+        """What answers batches.
+
+        Raises:
+            NotFoundError: this server takes none.
+        """
+        if self.batches is None:
+            raise NotFoundError("this server keeps no files and batches; start it with --batch-dir FOLDER")
+        return self.batches
 
     @property
     def model_name(self) -> str:

@@ -1,0 +1,73 @@
+"""`/v1/files`: input files of batches, and their results."""
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.base.errors import RequestError
+from headrace.base.terms import caller_terms
+from headrace.serve.batches.form import read_form
+from headrace.serve.described.batches import FileAnswer, FileDeleted, FileList
+from headrace.serve.endpoint import READS, About, Endpoint
+from headrace.serve.faults import json_response
+from headrace.serve.limits import read_body
+from headrace.serve.state import served
+
+
+async def upload(request: Request) -> Response:
+    """Keep a file of requests: multipart/form-data with the parts purpose (batch) and file."""
+    worker = served(request).batch_worker
+    body = await read_body(request, worker.config.max_file_bytes)
+    kind = request.headers.get("content-type", "")
+    fields, name, content = await asyncio.to_thread(read_form, kind, body)
+    if fields.get("purpose") != "batch":
+        raise RequestError("purpose must be batch: files serve batches only", param="purpose")
+    owner = caller_terms().tenant.name
+    return json_response(shown(await asyncio.to_thread(worker.store.add_file, content, name, "batch", owner)))
+
+
+async def list_files(request: Request) -> Response:
+    """Files of this key, newest first."""
+    store = served(request).batch_worker.store
+    found = await asyncio.to_thread(store.owned, "file", caller_terms().tenant.name)
+    return json_response({"object": "list", "data": [shown(f) for f in found], "has_more": False})
+
+
+async def get_file(request: Request) -> Response:
+    """What a file is."""
+    return json_response(shown(await _found(request)))
+
+
+async def get_content(request: Request) -> Response:
+    """The content of a file."""
+    name = (await _found(request))["id"]
+    data = await asyncio.to_thread(served(request).batch_worker.store.content, name)
+    return Response(data, media_type="application/jsonl")
+
+
+async def delete(request: Request) -> Response:
+    """Forget a file; a batch that still reads it ends with an error for what is left."""
+    name = (await _found(request))["id"]
+    await asyncio.to_thread(served(request).batch_worker.store.delete_file, name)
+    return json_response({"id": name, "object": "file", "deleted": True})
+
+
+async def _found(request: Request) -> dict[str, Any]:
+    store, name = served(request).batch_worker.store, request.path_params["name"]
+    return await asyncio.to_thread(store.get, "file", name, caller_terms().tenant.name)
+
+
+def shown(document: dict[str, Any]) -> dict[str, Any]:
+    """A document of the store as clients see it."""
+    return {key: value for key, value in document.items() if key != "owner"}
+
+
+ROUTES = (
+    Endpoint("/v1/files", upload, "POST", About(answer=FileAnswer, errors=(*READS, 429))),
+    Endpoint("/v1/files", list_files, "GET", About(answer=FileList)),
+    Endpoint("/v1/files/{name}", get_file, "GET", About(answer=FileAnswer)),
+    Endpoint("/v1/files/{name}", delete, "DELETE", About(answer=FileDeleted)),
+    Endpoint("/v1/files/{name}/content", get_content, "GET", About(media_type="application/jsonl")),
+)
