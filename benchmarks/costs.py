@@ -52,9 +52,8 @@ class ModelCost:
         return Work(
             bytes_read=read,
             int8_ops=2 * self.body_int8 * tokens + (0 if self.head_is_float else head),
-            float_ops=2 * self.body_float * tokens
-            + (head if self.head_is_float else 0)
-            + self.attention_per_key * pairs,
+            int16_ops=self.attention_per_key * pairs,
+            float_ops=2 * self.body_float * tokens + (head if self.head_is_float else 0),
             step_bytes=step,
         )
 

@@ -57,11 +57,13 @@ class Work:
     """What one measured piece of work cannot do without.
 
     `bytes_read` weights, keys and values, once per step; `int8_ops` operations of products with quantized
-    weights, `float_ops` of float weights and of attention; 2 per multiplication and addition.
+    weights, `int16_ops` of attention, `float_ops` of float weights; 2 per multiplication and addition.
     """
 
     bytes_read: float
     int8_ops: float
+    int16_ops: float
+    """At half the int8 rate: products of pairs of 16 bits instead of fours of 8."""
     float_ops: float
     step_bytes: float
     """Bytes of one step: decides whether the last-level cache can help."""
@@ -119,7 +121,8 @@ def floor(work: Work, limits: Limits) -> Floor:
     reading = work.bytes_read / rate
     computing = 0.0
     if limits.int8_ops and limits.float_ops:
-        computing = work.int8_ops / limits.int8_ops + work.float_ops / limits.float_ops
+        narrow = work.int8_ops + 2 * work.int16_ops
+        computing = narrow / limits.int8_ops + work.float_ops / limits.float_ops
     return Floor(computing, "arithmetic") if computing > reading else Floor(reading, "memory")
 
 

@@ -77,10 +77,11 @@ class KVConfig:
 
     block_size: int = setting(16, "tokens of a KV block")
     dtype: str = setting(
-        "f16",
-        "number format of keys and values; int8 holds twice the tokens, int16 reads long prompts faster",
+        "auto",
+        "number format of keys and values; int8 holds twice the tokens, int16 reads long prompts faster; "
+        "auto: int16 with the native backend, f16 with the reference",
         flag="kv-cache-dtype",
-        choices=("f16", "f32", "int8", "int16"),
+        choices=("auto", "f16", "f32", "int8", "int16"),
     )
     pool_bytes: int | None = setting(
         None,

@@ -79,9 +79,25 @@ def test_one_sizing_function(layers, kv_heads, head_size, block, dtype, want):
     assert found.geometry.block_bytes == want
 
 
+@pytest.mark.parametrize(
+    ("backend", "asked", "want"),
+    [
+        ("native", "auto", "int16"),
+        ("reference", "auto", "f16"),
+        ("native", "f16", "f16"),
+        ("reference", "int8", "int8"),
+    ],
+)
+def test_the_format_of_keys_and_values_follows_the_backend_unless_asked_for(backend, asked, want):
+    found = resolve(config(kv={"dtype": asked}), MODEL, replace(DEVICE, backend=backend))
+    assert found.geometry.dtype == found.pinned().kv.dtype == want
+    said = next(s for s in found.settings if s.name == "kv.dtype")
+    assert (said.asked, said.value) == (asked, want)
+
+
 def test_the_pool_takes_what_memory_leaves():
     """Field lesson CP-3."""
-    block_bytes = geometry_of(config(), MODEL).block_bytes
+    block_bytes = resolve(config(), MODEL, DEVICE).geometry.block_bytes
     small = replace(DEVICE, memory_bytes=MODEL.stored_bytes + WORKING_BYTES + 200 * block_bytes)
     found = resolve(config(), MODEL, small)
     assert 100 < found.num_blocks <= 200
