@@ -6,13 +6,16 @@ from itertools import count
 from pathlib import Path
 
 from headrace.base.config import EngineConfig
-from headrace.base.ids import RequestId
+from headrace.base.ids import BlockId, RequestId
 from headrace.base.request import FinishReason, Request, SamplingParams
+from headrace.base.step import BlockMove, MoveKind, StepPlan
 from headrace.engine.build import build_core, open_model
 from headrace.engine.llm import with_overrides
 
 FEW_IDS = 20
 """Token ids below this are left out of made-up prompts: special tokens lie there or at the end."""
+KV_BLOCKS = 2048
+"""Blocks of the pool: 32,768 tokens, more than any part keeps."""
 
 
 class Engine:
@@ -24,13 +27,20 @@ class Engine:
     """
 
     def __init__(self, model: Path, **settings: object) -> None:
-        config = with_overrides(EngineConfig(), {"model": str(model), **settings})
+        config = with_overrides(EngineConfig(), {"model": str(model), "num_blocks": KV_BLOCKS, **settings})
         self.opened = open_model(config, with_text=False)
         self.core = build_core(self.opened)
         self.vocab = self.opened.checkpoint.spec.vocab_size
         self.step_tokens = self.opened.resolved.max_num_batched_tokens
         self._numbers = count()
+        self._touch()
         self.prefill_s(min(self.step_tokens, self.opened.resolved.max_model_len - 1), seed=0)  # warms up
+
+    def _touch(self) -> None:
+        """Write every block once: the system gives memory at the first touch, which peers do as they start."""
+        blocks = self.opened.resolved.num_blocks
+        moves = (BlockMove(kind=MoveKind.COPY, src=BlockId(0), dst=BlockId(b)) for b in range(1, blocks))
+        self.core.runner.run(StepPlan(step=0, moves=tuple(moves)))
 
     def prompt(self, seed: int, tokens: int) -> tuple[int, ...]:
         """Random token ids; the same seed gives the same prompt."""
