@@ -37,7 +37,7 @@ class Engine:
         self.prefill_s(min(self.step_tokens, self.opened.resolved.max_model_len - 1), seed=0)  # warms up
 
     def _touch(self) -> None:
-        """Write every block once: the system gives memory at the first touch, which peers do as they start."""
+        """Write every block once: memory comes at the first touch, which peers do as they start."""
         blocks = self.opened.resolved.num_blocks
         moves = (BlockMove(kind=MoveKind.COPY, src=BlockId(0), dst=BlockId(b)) for b in range(1, blocks))
         self.core.runner.run(StepPlan(step=0, moves=tuple(moves)))
