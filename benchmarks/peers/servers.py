@@ -87,7 +87,7 @@ def _answers(port: int, path: str) -> bool:
         return False
 
 
-def headrace(model: Path, program: str = "headrace", flags: Sequence[str] = ()) -> Server:
+def headrace(model: Path | str, program: str = "headrace", flags: Sequence[str] = ()) -> Server:
     """Headrace with its defaults and these flags."""
     port = free_port()
     command = [program, "serve", str(model), "--port", str(port), "--served-model-name", "default"]
