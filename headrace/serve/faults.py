@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.base.errors import HeadraceError, OverloadError
+from headrace.base.errors import EngineDeadError, HeadraceError, OverloadError
 
 log = logging.getLogger("headrace.serve")
 
@@ -19,6 +19,8 @@ _MESSAGE_TYPES = _TYPE_BY_STATUS | {
     413: "request_too_large",
     503: "overloaded_error",
 }
+RESTART_S = "3"
+"""Seconds after which a dead engine is usually up again."""
 MESSAGES_PATH = "/v1/messages"
 """Errors below this path have Anthropic's shape."""
 
@@ -83,6 +85,8 @@ def fault_response(error: HeadraceError, path: str = "") -> Response:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
     if isinstance(error, DrainingError):
         headers["retry-after"] = "5"
+    if isinstance(error, EngineDeadError):
+        headers["retry-after"] = RESTART_S
     if error.http_status == 401:
         headers["www-authenticate"] = "Bearer"
     shape = message_error_body if path.startswith(MESSAGES_PATH) else error_body

@@ -47,6 +47,7 @@ _HINTS = {
     504: "the deadline that the request brought has passed",
 }
 _RETRY = {"Retry-After": {"description": "seconds to wait", "schema": {"type": "integer", "minimum": 1}}}
+_RETRIED = frozenset({429, 503})
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
@@ -169,6 +170,6 @@ def _responses(endpoint: Endpoint, references: Mapping[type[BaseModel], dict[str
         made[str(status)] = {
             "description": _HINTS.get(status) or HTTPStatus(status).phrase,
             "content": {"application/json": {"schema": shape}},
-            **({"headers": _RETRY} if status == 429 else {}),
+            **({"headers": _RETRY} if status in _RETRIED else {}),
         }
     return made

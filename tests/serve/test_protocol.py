@@ -288,6 +288,7 @@ def test_health_follows_the_engine(live: LiveServer) -> None:
     live.llm.state = EngineHealth(alive=False, making_progress=False, ready=False, reason="it was killed")
     refused = post(live, "/v1/chat/completions", CHAT)
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_unavailable")
+    assert refused.headers["retry-after"] == "3"
 
 
 def test_draining_refuses_new_work_but_stays_healthy(live: LiveServer) -> None:
