@@ -58,7 +58,7 @@ class Frontend:
         self._lock = Lock()
         self._answers: dict[str, tuple[Answer, Sink]] = {}
         self._owner_by_sequence: dict[RequestId, str] = {}
-        self._asked: dict[int, SimpleQueue[Stats]] = {}
+        self._asked: dict[int, SimpleQueue[Stats | None]] = {}
         self._ask_ids = count()
         self._is_closing = False
         self._death = ""
@@ -126,7 +126,7 @@ class Frontend:
         Raises:
             EngineDeadError: the engine is not running, or does not answer in time.
         """
-        ask_id, replies = next(self._ask_ids), SimpleQueue[Stats]()
+        ask_id, replies = next(self._ask_ids), SimpleQueue[Stats | None]()
         with self._lock:
             self._asked[ask_id] = replies
         try:
@@ -137,6 +137,8 @@ class Frontend:
         finally:
             with self._lock:
                 self._asked.pop(ask_id, None)
+        if found is None:
+            raise EngineDeadError("the engine ended before it gave statistics")
         return EngineStats(counters=found.counters, gauges=found.gauges)
 
     def health(self) -> EngineHealth:
@@ -214,6 +216,8 @@ class Frontend:
             entries = list(self._answers.values())
             self._answers.clear()
             self._owner_by_sequence.clear()
+            for replies in self._asked.values():
+                replies.put(None)
         for answer, sink in entries:
             output = answer.fail(error)
             if output is not None:

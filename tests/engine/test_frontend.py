@@ -6,8 +6,10 @@ from threading import Event as Flag
 
 import pytest
 
+from headrace.base.clock import now_s
 from headrace.base.errors import EngineDeadError, RequestError
-from headrace.base.messages import AddGroup, Finish, News
+from headrace.base.faults import fault_of
+from headrace.base.messages import AddGroup, Failed, Finish, News
 from headrace.base.request import FinishReason, SamplingParams
 from headrace.base.step import Delta
 from headrace.engine import frontend as module
@@ -47,6 +49,14 @@ class StillClient:
         return [i for c in self.sent if isinstance(c, Finish) for i in c.request_ids]
 
 
+class DyingClient(StillClient):
+    """Dies of the first command."""
+
+    def send(self, command) -> None:
+        super().send(command)
+        self.tell(Failed(fault=fault_of(EngineDeadError("killed"))))
+
+
 def opened(**more):
     return replace(open_model(config()), **more)
 
@@ -71,6 +81,17 @@ def test_leaving_late_spares_the_next_request_of_that_id():
     assert client.finishes() == []
     frontend.cancel(second)
     assert client.finishes() == ["x"]
+
+
+def test_whoever_waits_for_statistics_learns_of_a_death_at_once():
+    client = DyingClient()
+    frontend = Frontend(opened(), client)
+    began = now_s()
+    with pytest.raises(EngineDeadError, match="before it gave statistics"):
+        frontend.stats()
+    assert client.sent
+    assert now_s() - began < 5
+    assert not frontend._asked
 
 
 def test_an_engine_that_dies_as_a_stop_is_sent_does_not_take_the_listener_along():
