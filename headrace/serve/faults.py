@@ -103,7 +103,22 @@ def unexpected(error: BaseException) -> HeadraceError:
 
 async def on_headrace_error(request: Request, error: Exception) -> Response:
     """Exception handler for every error raised on purpose."""
-    return fault_response(unexpected(error), request.url.path)
+    response = fault_response(unexpected(error), request.url.path)
+    if isinstance(error, HeadraceError):  # others are raised on, for the log
+        _release(error)
+    return response
+
+
+def _release(error: BaseException) -> None:
+    """Let go of the frames that the error came through, and of the texts and ids in them.
+
+    They hold the futures that hold the error; such rings, of megabytes each, would stay until a full
+    collection.
+    """
+    link: BaseException | None = error
+    while link is not None and link.__traceback__ is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:

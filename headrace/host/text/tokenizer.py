@@ -7,14 +7,19 @@ depends on neighbours.
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from threading import Lock
 
 from headrace.base.errors import CheckpointError, RequestError
+from headrace.base.memory import give_back
 from headrace.base.specs import TokenizerSource
 from headrace.host.text.template.lookalike import Lookalikes
 from headrace.host.text.vocab import directory, gguf
 from headrace.host.text.vocab.specials import SpecialSplitter, SpecialToken
 from headrace.host.text.vocab.spelling import SPACE_MARK, literal
 from headrace.host.text.vocab.vocabulary import Marks, SpacePrefix, Vocabulary
+
+LONG_CHARS = 1 << 14
+"""Longer texts are encoded one at a time: the library takes some hundred bytes per character meanwhile."""
 
 
 class Tokenizer:
@@ -48,6 +53,7 @@ class Tokenizer:
         self._special_by_id = {t.id: t for t in vocabulary.specials}
         self._special_by_text = {t.text: t for t in vocabulary.specials}
         self._bytes: list[bytes | None] = [None] * self.vocab_size
+        self._long = Lock()
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of `text`.
@@ -142,6 +148,14 @@ class Tokenizer:
         return literal(entry) if token_id in self._vocabulary.literals else self._vocabulary.spelling(entry)
 
     def _encode_plain(self, text: str) -> list[int]:
+        if len(text) <= LONG_CHARS:
+            return self._encode_core(text)
+        with self._long:
+            ids = self._encode_core(text)
+            give_back()
+            return ids
+
+    def _encode_core(self, text: str) -> list[int]:
         try:
             return self._vocabulary.core.encode_batch_fast([text], add_special_tokens=False)[0].ids
         except (TypeError, UnicodeEncodeError) as fault:
