@@ -16,12 +16,13 @@ from headrace.base.registry import Registry
 from headrace.engine.async_llm import AsyncLLM
 from headrace.serve.batches.store import Store
 from headrace.serve.batches.worker import Worker
-from headrace.serve.faults import fault_response, on_headrace_error, on_http_exception
+from headrace.serve.faults import on_headrace_error, on_http_exception
 from headrace.serve.front.gate import Gate
 from headrace.serve.front.keys import load_keys
 from headrace.serve.front.log import write_line
 from headrace.serve.front.record import Recorder, Report
 from headrace.serve.front.traces import open_traces
+from headrace.serve.limits import discard_body
 from headrace.serve.metrics import ServerMetrics
 from headrace.serve.state import Served, served
 
@@ -78,10 +79,10 @@ def _fronted(app: Starlette, state: Served, config: EngineConfig) -> ASGIApp:
 
 
 async def _counted(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HeadraceError):
-        return await on_headrace_error(request, error)
-    metrics = served(request).metrics
-    metrics.refused.labels(error.code).inc()
-    if isinstance(error, OverloadError):
-        metrics.rejections.labels(error.code).inc()
-    return fault_response(error, request.url.path)
+    if isinstance(error, HeadraceError):
+        metrics = served(request).metrics
+        metrics.refused.labels(error.code).inc()
+        if isinstance(error, OverloadError):
+            metrics.rejections.labels(error.code).inc()
+        await discard_body(request)
+    return await on_headrace_error(request, error)

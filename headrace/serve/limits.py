@@ -1,6 +1,7 @@
 """Bodies within bounds: size before reading, time while reading, depth and count before validation."""
 
 import asyncio
+import contextlib
 from typing import Any, cast
 
 import msgspec
@@ -18,6 +19,28 @@ MAX_NAMES = 1 << 18
 BODY_TIMEOUT_S = 60.0
 THREAD_BYTES = 1 << 16
 """Larger bodies are parsed in a thread, so that the event loop keeps answering."""
+DISCARD_S = 2.0
+DISCARD_BYTES = 1 << 24
+_READ = "headrace.body_read"
+
+
+async def discard_body(request: Request) -> None:
+    """Take in what is left of a refused body, within bounds, where the connection closes after the answer.
+
+    Closed with bytes unread it would be reset, and the client could lose the answer.
+    """
+    headers = request.headers
+    is_closing = headers.get("connection", "").lower() == "close"
+    if not is_closing or request.scope.get(_READ) or "expect" in headers or request.method != "POST":
+        return
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DISCARD_S):
+            while size < DISCARD_BYTES:
+                message = await request.receive()
+                size += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
 
 
 async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
@@ -98,6 +121,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
         raise SlowBodyError(f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from err
     except ClientDisconnect as err:
         raise RequestError("the client went away") from err
+    request.scope[_READ] = True
     return b"".join(chunks)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.base.config import ServeConfig
 from headrace.base.errors import ConfigError
-from headrace.engine.outputs import ChoiceDelta
+from headrace.engine.outputs import ChoiceDelta, EngineHealth
 from headrace.serve import connection, limits
 from headrace.serve.server import bind
 from tests.serve.fake import FakeLLM, LiveServer, Seen, hello, word
@@ -32,6 +32,30 @@ def ends_within(raw: socket.socket, seconds: float, drip: bytes) -> float:
         except OSError:
             return time.monotonic() - begin
     pytest.fail(f"the connection is still open after {seconds} s")
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages", "/v1/responses", "/v1/embeddings"])
+def test_a_refusal_before_the_body_was_read_arrives_whole(path: str) -> None:
+    with LiveServer(FakeLLM(hello)) as live:
+        live.llm.state = EngineHealth(alive=False, making_progress=False, ready=False, reason="it was killed")
+        host, port = live.url.removeprefix("http://").split(":")
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {1 << 20}\r\n\r\n"
+        for _ in range(10):
+            with socket.create_connection((host, int(port)), timeout=10) as raw:
+                raw.sendall(head.encode() + b" " * (1 << 20))
+                answer = b"".join(iter(lambda: raw.recv(4096), b""))
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"it was killed" in answer
+
+
+def test_a_refusal_does_not_wait_long_for_the_rest_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DISCARD_S", 0.2)
+    with LiveServer(FakeLLM(hello)) as live:
+        live.llm.state = EngineHealth(alive=False, making_progress=False, ready=False, reason="it was killed")
+        host, port = live.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=5) as raw:
+            raw.sendall(HEAD + b"Connection: close\r\n\r\n{")
+            assert raw.recv(4096).startswith(b"HTTP/1.1 503 ")
 
 
 @pytest.mark.parametrize(
