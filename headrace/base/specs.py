@@ -1,9 +1,11 @@
 """A model as data: what the one decoder needs to know of a family, and where text comes from."""
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +67,53 @@ class ModelSpec:
     tied_embeddings: bool = False
 
 
+class TextArray(Sequence[str]):
+    """Many texts as one block of bytes: made in no time, and a text becomes an object when it is asked for.
+
+    Args:
+        blob: the texts in UTF-8, one after the other.
+        ends: where each ends in `blob` (unsigned 64-bit integers in the machine's order).
+        has_empty: whether one of them is "".
+    """
+
+    __slots__ = ("blob", "ends", "has_empty")
+
+    def __init__(self, blob: bytes, ends: bytes, *, has_empty: bool) -> None:
+        self.blob = blob
+        self.ends = memoryview(ends).cast("Q")
+        self.has_empty = has_empty
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> "TextArray":
+        """The array of these texts."""
+        encoded = [text.encode() for text in texts]
+        ends = array("Q", accumulate(map(len, encoded)))
+        return cls(b"".join(encoded), ends.tobytes(), has_empty=b"" in encoded)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = range(len(self))[index]
+        return self.blob[self.ends[place - 1] if place else 0 : self.ends[place]].decode()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and not isinstance(other, str) and list(self) == list(other)  # pyright: ignore[reportUnknownArgumentType]
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerSource:
     """Where a model's tokenizer, chat template and special tokens are read from.
 
-    `gguf` holds the `tokenizer.*` metadata of a GGUF file (arrays as lists), else `directory` holds
+    `gguf` holds the `tokenizer.*` metadata of a GGUF file (arrays as sequences), else `directory` holds
     tokenizer.json, tokenizer_config.json, special_tokens_map.json, generation_config.json,
     chat_template.jinja and config.json.
     """

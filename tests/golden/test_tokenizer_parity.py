@@ -4,8 +4,11 @@ import pytest
 from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from headrace.base.specs import TextArray, TokenizerSource
 from headrace.compute.weights.formats.gguf import FORMAT
 from headrace.host.text.tokenizer import load_tokenizer
+from headrace.host.text.vocab.bytepairs import BytePairEncoder
+from headrace.host.text.vocab.vocabulary import LibraryEncoder
 from tests.kit.lines import mixed_lines
 
 LINES = mixed_lines(10_000)
@@ -33,6 +36,23 @@ def test_smollm2_ids_equal_transformers(smollm2_path):
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     assert_equal(load_tokenizer(FORMAT.open(smollm2_path).tokenizer_source), reference)
+
+
+def test_the_native_encoder_gives_the_librarys_ids(smollm2_path, qwen_small_path):
+    for path in (smollm2_path, qwen_small_path):
+        source = FORMAT.open(path).tokenizer_source.gguf
+        assert source
+        plain = {key: list(v) if isinstance(v, TextArray) else v for key, v in source.items()}
+        ours = load_tokenizer(TokenizerSource(gguf=source))
+        theirs = load_tokenizer(TokenizerSource(gguf=plain))
+        encoders = [tokenizer._vocabulary.core for tokenizer in (ours, theirs)]
+        assert [type(e) for e in encoders] == [BytePairEncoder, LibraryEncoder]
+        marks = [t.text for t in ours.specials] + [
+            ours.token_text(i) for i in sorted(ours._vocabulary.literals)
+        ]
+        for line in [*LINES, *marks, "".join(marks), "x".join(marks), "\n".join(LINES)]:
+            for parse in (True, False):
+                assert ours.encode(line, parse_special=parse) == theirs.encode(line, parse_special=parse)
 
 
 @pytest.mark.slow

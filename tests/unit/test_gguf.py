@@ -9,6 +9,7 @@ import pytest
 
 from headrace import _native
 from headrace.base.errors import CheckpointError
+from headrace.base.specs import TextArray
 from headrace.compute.weights.checkpoint import open_checkpoint
 from headrace.compute.weights.formats import _gguf_header
 from headrace.compute.weights.formats._gguf_header import parse_header
@@ -186,7 +187,15 @@ def test_native_code_reads_the_same_texts_as_python():
     cursor = _gguf_header._Cursor(memoryview(data))
     cursor.at = 2
     assert cursor._texts_in_windows(len(words), "words") == words
-    assert _native.texts(memoryview(data), 2, len(words)) == (words, len(data))
+    read = _native.texts(memoryview(data), 2, len(words))
+    assert read is not None
+    blob, ends, has_empty, end = read
+    assert TextArray(blob, ends, has_empty=has_empty) == words
+    assert (has_empty, end) == (True, len(data))
+    cursor.at = 2
+    found = cursor.texts(len(words), "words")
+    assert isinstance(found, TextArray)
+    assert (found, cursor.at) == (words, len(data))
     assert cursor.at == len(data)
 
 

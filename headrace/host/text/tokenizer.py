@@ -1,6 +1,6 @@
 """Text to token ids and back: one class for every kind of vocabulary.
 
-Encoding: special tokens are split off here, the text between them goes through the `tokenizers` library,
+Encoding: special tokens are split off here, the text between them goes through the vocabulary's encoder,
 which never sees them. Decoding: every token is a string of bytes, so text is the bytes joined; nothing
 depends on neighbours.
 """
@@ -157,7 +157,7 @@ class Tokenizer:
 
     def _encode_core(self, text: str) -> list[int]:
         try:
-            return self._vocabulary.core.encode_batch_fast([text], add_special_tokens=False)[0].ids
+            return self._vocabulary.core.encode(text)
         except (TypeError, UnicodeEncodeError) as fault:
             place = next((i for i, char in enumerate(text) if "\ud800" <= char <= "\udfff"), 0)
             raise RequestError(

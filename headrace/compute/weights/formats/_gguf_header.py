@@ -1,12 +1,13 @@
 """The header of a GGUF file (versions 2 and 3): metadata and tensor table; every number is checked."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from headrace.base.errors import CheckpointError
+from headrace.base.specs import TextArray
+from headrace.compute.ops.bind import native_module
 
 MAGIC = b"GGUF"
 MAX_NAME_BYTES = 65_535
@@ -21,11 +22,8 @@ MIN_PAIR_BYTES = 13
 MIN_TENSOR_BYTES = 32
 """Name length, number of dimensions, one dimension, type, offset: the least a tensor entry takes."""
 
-try:
-    _native: Any = import_module("headrace._native")
-except ImportError:
-    _native = None
-
+MANY_TEXTS = 1024
+"""From here on an array of strings is a `TextArray`, below a list."""
 _WINDOW_BYTES = 1 << 20
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -93,12 +91,13 @@ class _Cursor:
         start = self.take(length, what)
         return _decode(bytes(self.buffer[start : self.at]), what)
 
-    def texts(self, count: int, what: str) -> list[str]:
+    def texts(self, count: int, what: str) -> Sequence[str]:
         """`count` strings: vocabularies hold hundreds of thousands, so by native code where it is built."""
-        quick = None if _native is None else _native.texts(self.buffer, self.at, count)
+        native: Any = native_module()[0] if count >= MANY_TEXTS else None
+        quick = None if native is None else native.texts(self.buffer, self.at, count)
         if quick is not None:
-            found, self.at = quick
-            return found
+            blob, ends, has_empty, self.at = quick
+            return TextArray(blob, ends, has_empty=has_empty)
         return self._texts_in_windows(count, what)
 
     def _texts_in_windows(self, count: int, what: str) -> list[str]:
@@ -214,7 +213,7 @@ def _value(cursor: _Cursor, key: str) -> Any:
     return _scalars(cursor, kind, 1, key)[0]
 
 
-def _array(cursor: _Cursor, key: str) -> list[Any]:
+def _array(cursor: _Cursor, key: str) -> Sequence[Any]:
     what = f"the array {key!r}"
     kind, count = cursor.u32(what), cursor.u64(what)
     if count <= cursor.size:  # else it is refused below, where the bytes are missed

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headrace.base.errors import CheckpointError
-from headrace.base.specs import GenerationDefaults, ModelSpec, TokenizerSource
+from headrace.base.specs import GenerationDefaults, ModelSpec, TextArray, TokenizerSource
 from headrace.compute.quant.scheme import SCHEMES
 from headrace.compute.weights.checkpoint import Checkpoint
 from headrace.compute.weights.formats._gguf_config import ROPE_TENSORS, config_from_metadata
@@ -194,6 +194,6 @@ def _description(path: Path, header: Header, tensors: Mapping[str, Tensor]) -> d
 
 
 def _short(value: Any) -> Any:
-    if isinstance(value, list):
+    if isinstance(value, list | TextArray):
         return f"[{len(value)} values]" if len(value) > 8 else value
     return value if not isinstance(value, str) or len(value) <= 200 else value[:200] + "…"

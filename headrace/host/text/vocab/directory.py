@@ -13,7 +13,7 @@ from headrace.base.errors import CheckpointError
 from headrace.host.text.vocab import spelling
 from headrace.host.text.vocab.endtokens import ends_by_name
 from headrace.host.text.vocab.specials import SpecialToken
-from headrace.host.text.vocab.vocabulary import Marks, SpacePrefix, Vocabulary
+from headrace.host.text.vocab.vocabulary import LibraryEncoder, Marks, SpacePrefix, Vocabulary
 
 MAX_TOKENIZER_BYTES = 256 << 20
 MAX_CONFIG_BYTES = 16 << 20
@@ -86,7 +86,7 @@ def _vocabulary(core: tokenizers.Tokenizer, path: Path, space_prefix: SpacePrefi
         entries[token_id] = entry
     added = core.get_added_tokens_decoder()
     return Vocabulary(
-        core=core,
+        core=LibraryEncoder(core),
         entries=entries,
         spelling=_spelling(core, path),
         specials=tuple(

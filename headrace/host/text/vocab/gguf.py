@@ -1,6 +1,6 @@
 """Tokenizers from the `tokenizer.*` metadata of GGUF files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -8,12 +8,14 @@ import tokenizers
 from tokenizers import AddedToken, models
 
 from headrace.base.errors import CheckpointError
+from headrace.base.specs import TextArray
 from headrace.host.text.vocab import spelling
+from headrace.host.text.vocab.bytepairs import quick_encoder
 from headrace.host.text.vocab.endtokens import ends_by_name
-from headrace.host.text.vocab.pretokenize import word_rule
+from headrace.host.text.vocab.pretokenize import WordRule, word_rule
 from headrace.host.text.vocab.sentencepiece import merge_core, unigram_core
 from headrace.host.text.vocab.specials import SpecialToken
-from headrace.host.text.vocab.vocabulary import Marks, SpacePrefix, Vocabulary
+from headrace.host.text.vocab.vocabulary import Encoder, LibraryEncoder, Marks, SpacePrefix, Vocabulary
 
 MAX_ENTRIES = 4_000_000
 MAX_TEMPLATE_CHARS = 1 << 20
@@ -26,8 +28,8 @@ class Metadata:
 
     values: Mapping[str, Any]
 
-    def list_of(self, name: str, kind: type | tuple[type, ...]) -> list[Any] | None:
-        """The array `name`; None when absent.
+    def list_of(self, name: str, kind: type | tuple[type, ...]) -> Sequence[Any] | None:
+        """The array `name`: a list, or a `TextArray` as it is; None when absent.
 
         Raises:
             CheckpointError: it is no array, too long, or holds something else.
@@ -37,11 +39,14 @@ class Metadata:
             return None
         if not isinstance(value, Sequence) or isinstance(value, str | bytes):
             raise CheckpointError(f"tokenizer.ggml.{name} is {type(value).__name__}, not an array")
-        found = list(cast("Sequence[Any]", value))
+        found = cast("Sequence[Any]", value)
         if len(found) > MAX_ENTRIES:
             raise CheckpointError(
                 f"tokenizer.ggml.{name} holds {len(found)} entries; the limit is {MAX_ENTRIES}"
             )
+        if isinstance(found, TextArray) and kind is str:
+            return found
+        found = list(found)
         if (
             not all(map(kind.__instancecheck__, found))
             if isinstance(kind, type)
@@ -90,7 +95,8 @@ def read(values: Mapping[str, Any]) -> tuple[Vocabulary, Marks]:
     entries = data.list_of("tokens", str)
     if not entries:
         raise CheckpointError("the GGUF file holds no vocabulary (tokenizer.ggml.tokens)")
-    entries = [entry or f"[EMPTY_{i}]" for i, entry in enumerate(entries)] if "" in entries else entries
+    if entries.has_empty if isinstance(entries, TextArray) else "" in entries:
+        entries = [entry or f"[EMPTY_{i}]" for i, entry in enumerate(entries)]
     types = data.list_of("token_type", int) or [1] * len(entries)
     if len(types) != len(entries):
         raise CheckpointError(f"{len(types)} token types for {len(entries)} tokens")
@@ -98,25 +104,43 @@ def read(values: Mapping[str, Any]) -> tuple[Vocabulary, Marks]:
     return vocabulary, _marks(data, vocabulary, add_bos, add_eos)
 
 
-def _byte_level(data: Metadata, entries: list[str], types: list[int]) -> tuple[Vocabulary, bool, bool]:
+def _byte_level(
+    data: Metadata, entries: Sequence[str], types: Sequence[int]
+) -> tuple[Vocabulary, bool, bool]:
     rule = word_rule(data.values.get("tokenizer.ggml.pre"))
     merges = data.list_of("merges", str)
     if merges is None:
         raise CheckpointError("the GGUF file holds no merges (tokenizer.ggml.merges)")
-    core = tokenizers.Tokenizer(_library_model(_ids(entries), _pairs(merges), ignore_merges=rule.whole_words))
-    core.pre_tokenizer = rule.pre_tokenizer()  # type: ignore[assignment]
+    added = [entries[i] for i in _positions(types, _USER_DEFINED)]
+    core = quick_encoder(entries, merges, rule, added) or _library_encoder(entries, merges, rule, added)
     return _vocabulary(core, entries, types, spelling.byte_level), rule.adds_bos, False
 
 
-def _sentencepiece(data: Metadata, entries: list[str], types: list[int]) -> tuple[Vocabulary, bool, bool]:
+def _library_encoder(
+    entries: Sequence[str], merges: Sequence[str], rule: WordRule, added: Sequence[str]
+) -> Encoder:
+    entries, merges = list(entries), list(merges)
+    core = tokenizers.Tokenizer(_library_model(_ids(entries), _pairs(merges), ignore_merges=rule.whole_words))
+    core.pre_tokenizer = rule.pre_tokenizer()  # type: ignore[assignment]
+    return _with_added(core, added)
+
+
+def _sentencepiece(
+    data: Metadata, entries: Sequence[str], types: Sequence[int]
+) -> tuple[Vocabulary, bool, bool]:
+    entries = list(entries)
     scores = _scores(data, entries)
     unknown = data.token("unknown", len(entries))
-    core = merge_core(_ids(entries), [t == 1 for t in types], scores, entries[unknown or 0])
+    core = _with_added(
+        merge_core(_ids(entries), [t == 1 for t in types], scores, entries[unknown or 0]),
+        [entries[i] for i in _positions(types, _USER_DEFINED)],
+    )
     prefix = SpacePrefix.EACH if data.flag("add_space_prefix", True) else SpacePrefix.NEVER
     return _vocabulary(core, entries, types, spelling.sentencepiece, prefix), True, False
 
 
-def _unigram(data: Metadata, entries: list[str], types: list[int]) -> tuple[Vocabulary, bool, bool]:
+def _unigram(data: Metadata, entries: Sequence[str], types: Sequence[int]) -> tuple[Vocabulary, bool, bool]:
+    entries = list(entries)
     charsmap = data.list_of("precompiled_charsmap", int) or []
     core = unigram_core(
         list(zip(entries, _scores(data, entries), strict=True)),
@@ -124,30 +148,44 @@ def _unigram(data: Metadata, entries: list[str], types: list[int]) -> tuple[Voca
         bytes(b & 0xFF for b in charsmap),
         squeeze=data.flag("remove_extra_whitespaces", True),
     )
+    core = _with_added(core, [entries[i] for i in _positions(types, _USER_DEFINED)])
     prefix = SpacePrefix.EACH if data.flag("add_space_prefix", True) else SpacePrefix.NEVER
     return _vocabulary(core, entries, types, spelling.sentencepiece, prefix), False, True
 
 
 def _vocabulary(
-    core: tokenizers.Tokenizer,
-    entries: list[str],
-    types: list[int],
+    core: Encoder,
+    entries: Sequence[str],
+    types: Sequence[int],
     spell: spelling.Spelling,
     space_prefix: SpacePrefix = SpacePrefix.NEVER,
 ) -> Vocabulary:
-    added = [i for i, t in enumerate(types) if t == _USER_DEFINED]
-    library: Any = core  # its type stubs are partial
-    library.add_tokens([AddedToken(entries[i], normalized=False, special=False) for i in added])
+    specials = sorted([*_positions(types, _CONTROL), *_positions(types, _UNKNOWN)])
     return Vocabulary(
         core=core,
         entries=entries,
         spelling=spell,
-        specials=tuple(
-            SpecialToken(id=i, text=entries[i]) for i, t in enumerate(types) if t in (_CONTROL, _UNKNOWN)
-        ),
-        literals=frozenset(added) if spell is spelling.byte_level else frozenset(),
+        specials=tuple(SpecialToken(id=i, text=entries[i]) for i in specials),
+        literals=frozenset(_positions(types, _USER_DEFINED)) if spell is spelling.byte_level else frozenset(),
         space_prefix=space_prefix,
     )
+
+
+def _with_added(core: tokenizers.Tokenizer, added: Sequence[str]) -> Encoder:
+    library: Any = core  # its type stubs are partial
+    library.add_tokens([AddedToken(text, normalized=False, special=False) for text in added])
+    return LibraryEncoder(core)
+
+
+def _positions(types: Sequence[int], wanted: int) -> Iterator[int]:
+    """Where `types` holds a value; `index` looks faster than a loop does."""
+    at = -1
+    while True:
+        try:
+            at = types.index(wanted, at + 1)
+        except ValueError:
+            return
+        yield at
 
 
 def _marks(data: Metadata, vocabulary: Vocabulary, add_bos: bool, add_eos: bool) -> Marks:
@@ -208,7 +246,7 @@ def _pair(merge: str) -> tuple[str, str]:
     return merge[:cut], merge[cut + 1 :]
 
 
-def _scores(data: Metadata, entries: list[str]) -> list[float]:
+def _scores(data: Metadata, entries: Sequence[str]) -> list[float]:
     scores = data.list_of("scores", (int, float))
     if scores is None or len(scores) != len(entries):
         raise CheckpointError(

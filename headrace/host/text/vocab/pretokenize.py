@@ -72,11 +72,14 @@ class WordRule:
     whole_words: bool = False
     adds_bos: bool = False
 
+    def cuts(self) -> pre_tokenizers.PreTokenizer:
+        """The library's form of the cuts alone."""
+        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), "isolated") for p in self.patterns])
+
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
         """The library's form: the cuts, then bytes to the byte-level alphabet."""
-        cuts = [pre_tokenizers.Split(Regex(p), behavior="isolated") for p in self.patterns]
         spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        return pre_tokenizers.Sequence([*cuts, spell])
+        return pre_tokenizers.Sequence([self.cuts(), spell])
 
 
 _GPT2 = WordRule(patterns=(GPT2,))

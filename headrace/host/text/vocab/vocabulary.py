@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 import tokenizers
 
@@ -22,12 +23,42 @@ class SpacePrefix(Enum):
     """The library's encoder puts it; it only has to be taken away when decoding."""
 
 
+class Encoder(Protocol):
+    """From plain text to token ids; knows no special tokens. Safe to share between threads."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text.
+
+        Raises:
+            TypeError, UnicodeEncodeError: it holds a lone surrogate.
+        """
+        ...
+
+    def token_to_id(self, text: str) -> int | None:
+        """The id of an entry, spelled as in the vocabulary; of equal entries the first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryEncoder:
+    """An encoder of the `tokenizers` library."""
+
+    library: tokenizers.Tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        """See `Encoder`."""
+        return self.library.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+    def token_to_id(self, text: str) -> int | None:
+        """See `Encoder`."""
+        return self.library.token_to_id(text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
     """The entries of a tokenizer and how they are spelled; an entry's index is its token id."""
 
-    core: tokenizers.Tokenizer
-    """Encodes plain text; knows no special tokens."""
+    core: Encoder
     entries: Sequence[str]
     spelling: Spelling
     specials: tuple[SpecialToken, ...] = ()
