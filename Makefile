@@ -8,7 +8,7 @@ PIP_RUN  = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 PIP_DEV  = $(DEV)/bin/python -m pip install --quiet --disable-pip-version-check
 SOURCES  = pyproject.toml CMakeLists.txt $(shell find native headrace -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name '*.txt')
 
-.PHONY: help serve generate install dev test check lint types imports unit native-test native-test-arm sanitize docs bench bench-build bench-peers clean
+.PHONY: help serve generate install dev test check lint types imports unit native-test native-test-arm sanitize fuzz docs bench bench-build bench-peers clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -42,7 +42,7 @@ $(DEV)/.built: $(DEV)/.ready $(SOURCES)
 dev: $(DEV)/.built   ## development environment, kernels compiled
 
 test: check native-test   ## everything: check, then conformance, engine, golden, serve, native
-	$(DEV)/bin/python -m pytest tests/conformance tests/engine tests/golden tests/serve tests/planted
+	$(DEV)/bin/python -m pytest tests/conformance tests/engine tests/golden tests/serve tests/planted tests/fuzz
 
 check: lint types imports unit   ## lint, types, import floors, unit, property and architecture tests
 
@@ -83,6 +83,18 @@ sanitize: dev    ## the native tests under the address and undefined-behaviour s
 	    -DPython_EXECUTABLE=$(abspath $(DEV))/bin/python -DCMAKE_BUILD_TYPE=RelWithDebInfo
 	$(DEV)/bin/cmake --build build/sanitize --parallel 2
 	$(DEV)/bin/ctest --test-dir build/sanitize --output-on-failure
+
+# Each of the five parts has a fifth of the time; FUZZ_SEED starts other cases than the last time.
+FUZZ_SECONDS ?= 120
+FUZZ_SEED    ?= $(shell date +%s)
+FUZZ_PART     = $(shell expr $(FUZZ_SECONDS) / 5)
+
+fuzz: dev        ## hostile bodies, model files, templates, grammars (FUZZ_SECONDS=120)
+	$(DEV)/bin/python -m tests.fuzz.bodies --count 1000000000 --seconds $(FUZZ_PART) --seed $(FUZZ_SEED)
+	$(DEV)/bin/python -m tests.fuzz.bodies --engine --count 1000000000 --seconds $(FUZZ_PART) --seed $(FUZZ_SEED)
+	$(DEV)/bin/python -m tests.fuzz.described --seconds $(FUZZ_PART) --seed $(FUZZ_SEED)
+	$(DEV)/bin/python -m tests.fuzz.files --count 1000000000 --seconds $(FUZZ_PART) --seed $(FUZZ_SEED)
+	$(DEV)/bin/python -m tests.fuzz.texts --count 1000000000 --seconds $(FUZZ_PART) --seed $(FUZZ_SEED)
 
 docs: dev        ## generated pages
 	$(DEV)/bin/python docs/make_settings.py

@@ -3,6 +3,8 @@
 `http_status` and `code` say how the HTTP surface reports each kind (OpenAI's error shape).
 """
 
+_MAX_QUOTING_CHARS = 1500
+
 
 class HeadraceError(Exception):
     """Root of all errors that Headrace raises on purpose."""
@@ -74,9 +76,16 @@ class ConfigError(HeadraceError):
 
 
 class CheckpointError(HeadraceError):
-    """A model file that is broken, hostile, or asks for something Headrace lacks (named in the message)."""
+    """A model file that is broken, hostile, or asks for something Headrace lacks (named in the message).
+
+    Messages quote the file, where a name or value may have any length: what is too long is cut.
+    """
 
     code = "invalid_checkpoint"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        is_short = len(message) <= _MAX_QUOTING_CHARS
+        super().__init__(message if is_short else message[:_MAX_QUOTING_CHARS] + " …", param=param)
 
 
 class ShapeError(HeadraceError):

@@ -40,7 +40,7 @@ class Grammar:
     """A constraint on the whole answer, special tokens but the end token included.
 
     Raises:
-        RequestError: the text is empty, too long or nested too deep.
+        RequestError: the text is empty, too long, nested too deep, or no Unicode.
     """
 
     kind: GrammarKind
@@ -50,7 +50,7 @@ class Grammar:
         """Measure the text."""
         if not self.source:
             raise RequestError(f"the {self.kind.value} grammar is empty", param=PARAM)
-        size = len(self.source.encode("utf-8", "replace"))
+        size = self._size()
         if size > MAX_GRAMMAR_BYTES:
             raise RequestError(
                 f"the {self.kind.value} grammar has {size} bytes, limit {MAX_GRAMMAR_BYTES}; make it smaller",
@@ -63,6 +63,16 @@ class Grammar:
                 "use rules or $ref instead of nesting",
                 param=PARAM,
             )
+
+    def _size(self) -> int:
+        try:
+            return len(self.source.encode())
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"the {self.kind.value} grammar has half of a surrogate pair at character {error.start}, "
+                "which is no valid Unicode; take it out",
+                param=PARAM,
+            ) from error
 
     @classmethod
     def json(

@@ -106,7 +106,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
         BodyTooLargeError: more than `max_bytes`. SlowBodyError: it did not arrive within `BODY_TIMEOUT_S`.
     """
     announced = request.headers.get("content-length", "0")
-    if announced.isdigit() and int(announced) > max_bytes:
+    if announced.isascii() and announced.isdigit() and int(announced[:20]) > max_bytes:
         raise _too_large(max_bytes)
     chunks: list[bytes] = []
     size = 0

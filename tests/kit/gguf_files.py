@@ -10,13 +10,19 @@ INTERLEAVED = {"llama", "mistral"}
 NAMES: dict[str, str] = {"mistral": "llama"}
 
 
-def write_model(made, path: Path, quantize: gguf.GGMLQuantizationType | None = None) -> Path:
-    """A GGUF file of a made checkpoint (see `checkpoints.make`), its matrices quantized if asked for."""
+def write_model(
+    made, path: Path, quantize: gguf.GGMLQuantizationType | None = None, vocabulary: dict | None = None
+) -> Path:
+    """A GGUF file of a made checkpoint (see `checkpoints.make`), its matrices quantized if asked for.
+
+    `vocabulary` is metadata of a tokenizer that works (see `vocabs`), instead of one that is only counted.
+    """
     config = made.model.config
     family: str = config.model_type.removesuffix("_text")
     architecture: str = NAMES.get(family, family)
     writer = gguf.GGUFWriter(path, architecture)
     _metadata(writer, config)
+    _vocabulary(writer, config, vocabulary)
     names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, architecture.upper()), config.num_hidden_layers)
     for name, parameter in made.model.state_dict().items():
         values = parameter.numpy()
@@ -47,9 +53,6 @@ def _metadata(writer, config):
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_token_list([f"t{i}" for i in range(config.vocab_size)])
-    writer.add_tokenizer_model("gpt2")
-    writer.add_eos_token_id(config.eos_token_id)
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer.add_key_length(head_size)
     writer.add_value_length(head_size)
@@ -66,6 +69,21 @@ def _metadata(writer, config):
         if getattr(config, key, None):
             add(getattr(config, key))
     _rope(writer, full, head_size, config)
+
+
+def _vocabulary(writer, config, vocabulary):
+    if vocabulary is None:
+        writer.add_token_list([f"t{i}" for i in range(config.vocab_size)])
+        writer.add_tokenizer_model("gpt2")
+        writer.add_eos_token_id(config.eos_token_id)
+        return
+    for key, value in vocabulary.items():
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        elif isinstance(value, str):
+            writer.add_string(key, value)
+        else:
+            writer.add_uint32(key, value)
 
 
 def _rope(writer, rope, head_size, config):

@@ -141,4 +141,5 @@ def to_request_error(error: ValidationError, known: Iterable[str]) -> RequestErr
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return RequestError(f"unknown field {path[0][:100]!r}{hint}", param=path[0][:100])
     where = ".".join(path)[:200]
-    return RequestError(f"{where}: {first['msg']}" if where else str(first["msg"]), param=name)
+    said = f"{first['msg']:.500}"  # it quotes a tag that the caller sent
+    return RequestError(f"{where}: {said}" if where else said, param=name and name[:100])

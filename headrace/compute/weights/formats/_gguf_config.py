@@ -120,7 +120,7 @@ def _rope_scaling(own: Mapping[str, Any], floats: FloatsOf) -> dict[str, Any]:
         return {**scaling, "rope_type": "longrope", "long_factor": long, "short_factor": short}
     if kind == "none":
         return {}
-    if kind == "yarn" and "attention_factor" in scaling:
+    if kind == "yarn" and isinstance(scaling.get("attention_factor"), int | float):
         scaling["attention_factor"] *= _yarn_default(scaling.get("factor", 1.0))
     if kind == "linear":
         scaling = {
@@ -129,6 +129,6 @@ def _rope_scaling(own: Mapping[str, Any], floats: FloatsOf) -> dict[str, Any]:
     return scaling
 
 
-def _yarn_default(factor: float) -> float:
-    """GGUF's attention factor multiplies yarn's own."""
-    return 1.0 if factor <= 1 else 0.1 * log(factor) + 1.0
+def _yarn_default(factor: object) -> float:
+    """GGUF's attention factor multiplies yarn's own; what is no number is refused when it is read."""
+    return 0.1 * log(factor) + 1.0 if isinstance(factor, int | float) and factor > 1 else 1.0

@@ -55,9 +55,9 @@ def _parse(raw: bytes, where: str) -> dict[str, Any]:
 
 
 def _tensor(name: str, entry: Any, data: NDArray[np.uint8], where: str) -> Tensor:
-    if not isinstance(entry, dict) or entry.get("dtype") not in _SIZES:
-        kind = entry.get("dtype") if isinstance(entry, dict) else entry
-        raise CheckpointError(f"tensor {name!r} of {where} has the unknown type {kind!r}")
+    kind = entry.get("dtype") if isinstance(entry, dict) else entry
+    if not isinstance(kind, str) or not isinstance(entry, dict) or kind not in _SIZES:
+        raise CheckpointError(f"tensor {name!r:.200} of {where} has the unknown type {kind!r:.80}")
     shape, span = _whole_numbers(entry.get("shape"), MAX_DIMS), _whole_numbers(entry.get("data_offsets"), 2)
     if shape is None or span is None or len(span) != 2:
         raise CheckpointError(f"tensor {name!r} of {where} has an impossible shape or place: {entry!r:.200}")

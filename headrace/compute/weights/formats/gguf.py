@@ -99,7 +99,7 @@ def _extents(header: Header, file_size: int) -> dict[str, int]:
     ends: dict[str, int] = {}
     previous, reach = "", header.data_start
     ordered = sorted(header.tensors, key=lambda t: t.offset)
-    for tensor, following in zip(ordered, [*ordered[1:], None], strict=True):
+    for tensor, following in zip(ordered, [*ordered[1:], None], strict=False):
         start = header.data_start + tensor.offset
         if tensor.offset % header.alignment:
             raise CheckpointError(f"tensor {tensor.name!r} is not aligned to {header.alignment} bytes")

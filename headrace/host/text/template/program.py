@@ -76,4 +76,4 @@ def _reads_content(expression: nodes.Node) -> bool:
 
 def _reason(fault: BaseException) -> str:
     text = str(fault) or type(fault).__name__
-    return text if isinstance(fault, TemplateError) else f"{type(fault).__name__}: {text:.300}"
+    return f"{text:.1000}" if isinstance(fault, TemplateError) else f"{type(fault).__name__}: {text:.300}"

@@ -1,0 +1,83 @@
+"""What fuzzing found, each case made small."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.base.errors import CheckpointError, RequestError
+from headrace.base.grammar import Grammar
+from headrace.compute.weights.checkpoint import open_checkpoint
+from headrace.compute.weights.formats._gguf_config import config_from_metadata
+from headrace.compute.weights.formats._safetensors_file import read_file
+from headrace.compute.weights.modelspec import Config
+from headrace.host.text.chat import ChatTemplate
+from tests.fuzz.bodies import Target
+from tests.kit.gguf_files import pair, raw_file, text
+
+
+def ask(path: str, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+    status, _, content = asyncio.run(Target().ask("POST", path, body, headers))
+    return status, json.loads(content)
+
+
+@pytest.mark.parametrize("make", [Grammar.regex, Grammar.lark, lambda text: Grammar.choice([text])])
+def test_half_a_surrogate_pair_in_a_grammar_is_refused(make: Any) -> None:
+    with pytest.raises(RequestError, match="surrogate"):
+        make("a\ud800")
+
+
+@pytest.mark.parametrize("length", ["²", "9" * 5000, "-1", "1e3", "", "٣"])
+def test_odd_content_lengths_are_no_server_errors(length: str) -> None:
+    status, _ = ask("/v1/completions", b'{"prompt": "a"}', {"content-length": length})
+    assert status == (413 if length == "9" * 5000 else 200)
+
+
+def test_errors_quote_little_of_a_body() -> None:
+    turns = [{"role": "user", "content": [{"type": ["x" * 20_000]}]}]
+    status, answer = ask("/v1/messages", json.dumps({"max_tokens": 1, "messages": turns}).encode())
+    assert status == 400
+    assert len(answer["error"]["message"]) < 1000
+
+
+def test_a_gguf_file_without_tensors_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(raw_file([pair("general.architecture", 8, text("llama"))]))
+    with pytest.raises(CheckpointError, match="lacks the matrix"):
+        open_checkpoint(tmp_path / "a.gguf")
+
+
+@pytest.mark.parametrize("dtype", [["F32"], {"F32": 1}, 5, None, "Q4"])
+def test_types_of_tensors_that_are_no_names_are_refused(tmp_path: Path, dtype: Any) -> None:
+    head = json.dumps({"a": {"dtype": dtype, "shape": [1], "data_offsets": [0, 4]}}).encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(head).to_bytes(8, "little") + head + bytes(4))
+    with pytest.raises(CheckpointError, match="unknown type"):
+        read_file(file)
+
+
+def test_errors_quote_little_of_a_file() -> None:
+    with pytest.raises(CheckpointError) as caught:
+        Config({"hidden_size": ["x" * 10_000]}, "config.json").integer("hidden_size", 1, 9)
+    assert "hidden_size in config.json" in caught.value.message
+    assert len(caught.value.message) < 2000
+
+
+@pytest.mark.parametrize("source", ["{{ raise_exception('a' * 99999) }}", "{{ a[" + "{% if 1 %}" * 999])
+def test_errors_quote_little_of_a_template(source: str) -> None:
+    with pytest.raises(RequestError, match="chat template") as caught:
+        ChatTemplate(source, {}).render([{"role": "user", "content": "a"}])
+    assert len(caught.value.message) < 1200
+
+
+@pytest.mark.parametrize("key", ["rope.scaling.attn_factor", "rope.scaling.factor"])
+def test_yarn_numbers_that_are_texts_reach_the_check_of_numbers(key: str) -> None:
+    metadata = {"general.architecture": "llama", "llama.embedding_length": 8, "llama.attention.head_count": 1}
+    metadata |= {
+        "llama.rope.scaling.type": "yarn",
+        "llama.rope.scaling.attn_factor": 1.0,
+        f"llama.{key}": "much",
+    }
+    config = config_from_metadata(metadata, 5, True, lambda name: None)
+    assert "much" in config["rope_scaling"].values()
