@@ -2,9 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
-
-import tokenizers
 
 from headrace.base.config import (
     DeviceConfig,
@@ -18,7 +15,7 @@ from headrace.engine.async_llm import AsyncLLM
 from headrace.host.text.chat import CHATML
 from tests.fuzz.bodies import Tally, Target, run
 from tests.kit.scripted import scripted_checkpoint
-from tests.kit.vocabs import byte_tokenizer
+from tests.kit.vocabs import byte_library
 
 LENGTH = 64
 
@@ -26,9 +23,7 @@ LENGTH = 64
 def checkpoint() -> Path:
     """A model of 320 tokens that writes small letters in turn, with a tokenizer and a chat template."""
     folder = scripted_checkpoint({i: 97 + (i + 1) % 26 for i in range(320)}, length=LENGTH)
-    core: Any = byte_tokenizer()._vocabulary.core
-    core.decoder = tokenizers.decoders.ByteLevel()
-    core.save(str(folder / "tokenizer.json"))
+    byte_library().save(str(folder / "tokenizer.json"))
     marks = {"eos_token": "<|im_end|>", "bos_token": "<s>", "chat_template": CHATML}
     (folder / "tokenizer_config.json").write_text(json.dumps(marks))
     return folder

@@ -36,11 +36,10 @@ MAX_MODEL_LEN = 64
 def seeds(folder: Path) -> list[Path]:
     """Good checkpoints: GGUF files of several number formats and families, and directories."""
     import gguf
-    import tokenizers
 
     from tests.kit.checkpoints import make
     from tests.kit.gguf_files import write_model
-    from tests.kit.vocabs import byte_metadata, byte_tokenizer, score_metadata
+    from tests.kit.vocabs import byte_library, byte_metadata, score_metadata
 
     kinds = gguf.GGMLQuantizationType
     by_bytes, by_score = byte_metadata(), score_metadata({"▁a": -1.0, "▁ab": -2.0})
@@ -57,12 +56,10 @@ def seeds(folder: Path) -> list[Path]:
         gguf_file("phi3", "phi3", by_bytes),
         gguf_file("mistral", "mistral", by_score, kinds.Q5_1),
     ]
-    tokenizer = byte_tokenizer()
-    folders = [make("llama", vocab_size=tokenizer.vocab_size).path]
+    tokenizer = byte_library()
+    folders = [make("llama", vocab_size=tokenizer.get_vocab_size()).path]
     folders += [make(family).path for family in ("qwen2", "gemma3", "phi3")]
-    core = tokenizer._vocabulary.core
-    core.decoder = tokenizers.decoders.ByteLevel()
-    core.save(str(folders[0] / "tokenizer.json"))
+    tokenizer.save(str(folders[0] / "tokenizer.json"))
     return made + folders
 
 

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable
 
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
 from headrace.base.specs import TokenizerSource
 from headrace.host.text.tokenizer import Tokenizer, load_tokenizer
 from headrace.host.text.vocab.spelling import CHAR_BY_BYTE
@@ -34,6 +37,17 @@ def byte_metadata(
 
 def byte_tokenizer(**more) -> Tokenizer:
     return load_tokenizer(TokenizerSource(gguf=byte_metadata(**more)))
+
+
+def byte_library() -> tokenizers.Tokenizer:
+    """The vocabulary of `byte_metadata` as the library's tokenizer, which can be saved as tokenizer.json."""
+    data = {key.removeprefix("tokenizer.ggml."): value for key, value in byte_metadata().items()}
+    vocab = {token: i for i, token in enumerate(data["tokens"])}
+    made = tokenizers.Tokenizer(models.BPE(vocab, [tuple(m.split(" ")) for m in data["merges"]]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(list(SPECIALS))
+    return made
 
 
 def score_metadata(pieces: dict[str, float], **more) -> dict:
