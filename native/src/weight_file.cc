@@ -159,6 +159,7 @@ uint64_t checksum(const uint8_t *data, size_t bytes) {
 #if defined(__unix__) || defined(__APPLE__)
 
 std::shared_ptr<uint8_t> load_weights(ThreadPool &pool, const FileWeights &file, FileMode mode) {
+    if (file.bytes > SIZE_MAX / 2) throw std::bad_alloc();     // sums of it and of what comes around it would wrap
 #if !defined(__linux__)
     if (mode == FileMode::MapThenRead) mode = FileMode::Read;
 #endif

@@ -3,7 +3,7 @@
 Elsewhere: keys on all paths (`test_access`), headers and slow bodies (`test_bodies`, `test_connections`),
 templates (`unit/test_chat`), model directories with code (`unit/test_safetensors`), bad grammars
 (`test_structured`, `test_tools`), bounded caches of grammars (`unit/test_grammar`), tags without end
-(`unit/test_parts`), everything at random (`tests/fuzz`).
+(`unit/test_parts`), native entry points (`native/tests/test_fuzz.cc`), everything at random (`tests/fuzz`).
 """
 
 import ast
