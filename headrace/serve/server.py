@@ -185,5 +185,7 @@ class _Loop:
         )
         for wait in left:
             wait.cancel()
+        if self._state.batches is not None:  # first: a line that closing the engine cuts must come again
+            await self._state.batches.close()
         await self._state.llm.close(0.0)
         self._server.should_exit = True

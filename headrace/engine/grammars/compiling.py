@@ -94,7 +94,7 @@ class CompileQueue:
                 made = self._compile(group)
                 self._done(made)
                 if made.error is None and self._jobs.empty():
-                    with suppress(HeadraceError):  # it was good a moment ago, and nobody waits for this one
+                    with suppress(BaseException):  # a panic of the library must not end this thread
                         self._structured.restock(group.requests)
 
     def _compile(self, group: AddGroup) -> Compiled:

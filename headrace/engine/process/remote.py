@@ -175,8 +175,8 @@ class RemoteClient:
                 if not self._relaunch():
                     return False
                 self._on_event(self._await_ready())
-            except HeadraceError as error:
-                self._on_event(_death(f"the engine process could not be started again: {error.message}"))
+            except (HeadraceError, OSError) as error:  # no process or socket to be had may pass, too
+                self._on_event(_death(f"the engine process could not be started again: {error}"))
                 self._short_lives += 1
                 continue
             self.num_restarts += 1

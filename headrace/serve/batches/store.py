@@ -38,17 +38,12 @@ class Store:
 
     def owned(self, kind: str, owner: str) -> list[dict[str, Any]]:
         """All documents of an owner, newest first; `kind` is `file` or `batch`."""
-        every = [
-            self._load(path)
-            for path in (self._folder / ("files" if kind == "file" else "batches")).glob("*.json")
-        ]
-        own = [found for found in every if found["owner"] == owner]
+        own = [found for found in self._every(kind) if found["owner"] == owner]
         return sorted(own, key=lambda found: (found["created_at"], found["id"]), reverse=True)
 
     def all_batches(self) -> list[dict[str, Any]]:
         """Every batch, oldest first."""
-        every = [self._load(path) for path in (self._folder / "batches").glob("*.json")]
-        return sorted(every, key=lambda found: (found["created_at"], found["id"]))
+        return sorted(self._every("batch"), key=lambda found: (found["created_at"], found["id"]))
 
     def get(self, kind: str, name: str, owner: str) -> dict[str, Any]:
         """One document.
@@ -57,7 +52,7 @@ class Store:
             NotFoundError: it is not there, or belongs to somebody else.
         """
         path = self._path(kind, name, ".json") if _ID.fullmatch(name) and name.startswith(kind) else None
-        found = self._load(path) if path is not None and path.is_file() else None
+        found = self._load(path) if path is not None else None
         if found is None or found["owner"] != owner:
             raise NotFoundError(f"no {kind} {name[:64]!r} here", param=f"{kind}_id")
         return found
@@ -128,9 +123,18 @@ class Store:
     def _path(self, kind: str, name: str, suffix: str) -> Path:
         return self._folder / ("files" if kind == "file" else "batches") / f"{name}{suffix}"
 
+    def _every(self, kind: str) -> list[dict[str, Any]]:
+        paths = (self._folder / ("files" if kind == "file" else "batches")).glob("*.json")
+        return [found for path in paths if (found := self._load(path)) is not None]
+
     @staticmethod
-    def _load(path: Path) -> dict[str, Any]:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    def _load(path: Path) -> dict[str, Any] | None:
+        """A document; None when it is gone or damaged: the others stay of use."""
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        except (OSError, msgspec.MsgspecError):
+            return None
+        return found if {"id", "owner", "created_at"} <= found.keys() else None
 
     @staticmethod
     def _replace(path: Path, data: bytes) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Iterable, MutableMapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from starlette.types import ASGIApp
@@ -19,10 +19,13 @@ from headrace.base.config import BatchConfig
 from headrace.base.terms import Tenant, Terms, set_caller
 from headrace.serve.batches.lines import Line, read_line
 from headrace.serve.batches.store import Store
+from headrace.serve.faults import error_body, unexpected
 
 OPEN = ("validating", "in_progress", "finalizing", "cancelling")
 AGAIN = frozenset({408, 429, 503})
 AGAIN_S = 1.0
+MOST_OUTAGES = 10
+"""Answers that say the engine is gone, after which a line fails: it may be what ends the engine."""
 LAST = 1_000_000
 """The priority of batches, the lowest there is."""
 
@@ -107,7 +110,10 @@ class Worker:
         for line in todo:
             if name in self._cancelled:
                 return
-            status, body = await self._answer(line)
+            answer = await self._answer(line, name)
+            if answer is None:
+                return
+            status, body = answer
             result = {
                 "id": f"batch_req_{uuid.uuid4().hex}",
                 "custom_id": line.custom_id,
@@ -120,11 +126,20 @@ class Worker:
             done[line.custom_id] = is_good
             await self._save(batch, done)
 
-    async def _answer(self, line: Line) -> tuple[int, Any]:
+    async def _answer(self, line: Line, name: str) -> tuple[int, Any] | None:
+        """Status and body; None when the batch was cancelled before the line had an answer."""
+        outages = 0
         while True:
-            status, body = await call(self._app, line.url, msgspec.json.encode(line.body))
-            if status not in AGAIN:
-                return status, msgspec.json.decode(body)
+            try:
+                status, raw = await call(self._app, line.url, msgspec.json.encode(line.body))
+                body = msgspec.json.decode(raw)
+            except Exception as error:  # noqa: BLE001 - the border between lines: this one fails, others go on
+                return 500, error_body(unexpected(error))
+            outages += status == 503
+            if (status not in AGAIN or outages > MOST_OUTAGES) and not was_cut(body):
+                return status, body
+            if name in self._cancelled:
+                return None
             await asyncio.sleep(AGAIN_S)
 
     async def _finish(self, batch: dict[str, Any], done: dict[str, bool]) -> None:
@@ -160,6 +175,14 @@ class Worker:
 
     def _lines(self, name: str) -> list[Line]:
         return [read_line(line) for line in self.store.content(name).split(b"\n") if line.strip()]
+
+
+def was_cut(body: Any) -> bool:
+    """Whether an answer was aborted by somebody else than the line: by the end of the server."""
+    choices: Any = cast("dict[str, Any]", body).get("choices") if isinstance(body, dict) else None
+    return any(
+        choice.get("finish_reason") == "abort" for choice in cast("list[dict[str, Any]]", choices or [])
+    )
 
 
 async def call(app: ASGIApp, path: str, body: bytes) -> tuple[int, bytes]:
