@@ -6,6 +6,7 @@ The work is done in child processes, so that a crash or a hang is seen, and cost
 """
 
 import argparse
+import gc
 import json
 import resource
 import signal
@@ -273,6 +274,8 @@ def child(paths: list[Path], seed: int, first: int, count: int) -> None:
     signal.signal(signal.SIGALRM, _too_long)
     with tempfile.TemporaryDirectory(prefix="headrace-fuzz-") as folder:
         for i in range(first, first + count):
+            if i % 8 == 0:
+                gc.collect()  # what is loaded holds address space until its cycles are found
             rng = Random(f"{seed}-{i}")
             path = damaged(rng, rng.choice(paths), Path(folder))
             began_s = time.process_time()

@@ -9,10 +9,12 @@ import pytest
 
 from headrace.base.errors import CheckpointError, RequestError
 from headrace.base.grammar import Grammar
+from headrace.compute.models.families._layers import gemma_gguf_config
 from headrace.compute.weights.checkpoint import open_checkpoint
 from headrace.compute.weights.formats._gguf_config import config_from_metadata
 from headrace.compute.weights.formats._safetensors_file import read_file
-from headrace.compute.weights.modelspec import Config
+from headrace.compute.weights.formats.safetensors import _shard
+from headrace.compute.weights.modelspec import Config, as_number
 from headrace.host.text.chat import ChatTemplate
 from tests.fuzz.bodies import Target
 from tests.kit.gguf_files import pair, raw_file, text
@@ -69,6 +71,25 @@ def test_errors_quote_little_of_a_template(source: str) -> None:
     with pytest.raises(RequestError, match="chat template") as caught:
         ChatTemplate(source, {}).render([{"role": "user", "content": "a"}])
     assert len(caught.value.message) < 1200
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), float("nan"), float("inf")])
+def test_numbers_that_no_float_holds_are_refused(number: float) -> None:
+    with pytest.raises(CheckpointError, match="a number from 0 to 1 is needed"):
+        as_number(number, "share", 0.0, 1.0)
+
+
+def test_a_shard_with_a_name_too_long_for_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="names the shard"):
+        _shard(tmp_path, "a" * 5000 + ".safetensors")
+
+
+@pytest.mark.parametrize("gone", ["hidden_size", "num_attention_heads", "num_hidden_layers"])
+def test_gemma_metadata_without_sizes_reaches_the_check_of_sizes(gone: str) -> None:
+    config = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 62, "head_dim": 8}
+    assert gemma_gguf_config(config, 62) == {"query_pre_attn_scalar": 16}
+    del config[gone]
+    assert gemma_gguf_config(config, 62) == {"query_pre_attn_scalar": 8}
 
 
 @pytest.mark.parametrize("key", ["rope.scaling.attn_factor", "rope.scaling.factor"])

@@ -3,7 +3,6 @@
 A GGUF file's metadata is first put into the words of `config.json`, so a family is described once for both.
 """
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -153,7 +152,7 @@ def as_number(found: Any, what: str, low: float, high: float) -> float:
     """
     if isinstance(found, bool) or not isinstance(found, int | float):
         raise CheckpointError(f"{what} is {found!r}; a number is needed")
-    if not (math.isfinite(found) and low <= found <= high):
+    if not low <= found <= high:  # NaN is in no range; a large int would not fit math.isfinite
         raise CheckpointError(f"{what} is {found!r}; a number from {low:g} to {high:g} is needed")
     return float(found)
 

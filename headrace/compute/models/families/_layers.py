@@ -62,10 +62,15 @@ def gemma_layer(config: Config, rope: RopeSpec, *, is_windowed: bool, qk_norm: b
 
 
 def gemma_gguf_config(config: Mapping[str, Any], layers_of_largest: int) -> Mapping[str, Any]:
-    """The score scale, which GGUF files leave out: the largest model of a family uses width over heads."""
-    is_largest = config["num_hidden_layers"] == layers_of_largest
-    per_head = config["hidden_size"] // config["num_attention_heads"]
-    return {"query_pre_attn_scalar": per_head if is_largest else config["head_dim"]}
+    """The score scale, which GGUF files leave out: the largest model of a family uses width over heads.
+
+    Numbers that are missing or impossible are refused when they are read, not here.
+    """
+    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    is_largest = config.get("num_hidden_layers") == layers_of_largest
+    if is_largest and isinstance(width, int) and isinstance(heads, int) and heads > 0:
+        return {"query_pre_attn_scalar": width // heads}
+    return {"query_pre_attn_scalar": config.get("head_dim")}
 
 
 def attention_biases(config: Config) -> tuple[str, ...]:
