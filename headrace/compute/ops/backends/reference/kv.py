@@ -134,7 +134,9 @@ def _value_steps(_: F32, top: F32) -> F32:
 
 def _norm_steps(x: F32, top: F32) -> F32:
     """Bounds the Euclidean norm of the codes, summed in eight lanes as the native kernels do."""
-    y = (x / top).reshape(*x.shape[:-1], -1, 8)
+    y = x / top
+    missing = np.zeros((*x.shape[:-1], -x.shape[-1] % 8), np.float32)
+    y = np.concatenate([y, missing], axis=-1).reshape(*x.shape[:-1], -1, 8)
     lanes = np.zeros((*x.shape[:-1], 8), np.float32)
     for i in range(y.shape[-2]):
         lanes = lanes + y[..., i, :] * y[..., i, :]
