@@ -319,7 +319,7 @@ def fault_of(path: str, answer: Answer) -> str | None:
         return f"status {status}"
     if status >= 400:
         return _fault_of_error(path, status, headers, content)
-    if path.startswith(("/v1/files/", "/v1/batches/")):
+    if status == 200 and path.startswith(("/v1/files/", "/v1/batches/")):
         return "a file or batch that nobody made"
     if headers.get("content-type", "").startswith("text/event-stream"):
         return _fault_of_stream(path, content)

@@ -126,8 +126,12 @@ def mutate_json(rng: Random, value: Any, times: int = 1) -> Any:
     """A copy of a JSON value (an object or list) with some things in it changed."""
     made = json.loads(json.dumps(value))
     for _ in range(times):
+        text = json.dumps(made)
+        if len(text) > _MAX_CHARS:
+            return made
+        made = json.loads(text)  # what was repeated is the same object in many places: one edit would be many
         found = list(places(made))
-        if not found or len(json.dumps(made)) > _MAX_CHARS:
+        if not found:
             return made
         holder, key = rng.choice(found)
         rng.choice(_EDITS)(rng, holder, key)
@@ -197,7 +201,7 @@ def spell(rng: Random, value: Any) -> bytes:
         holder, key = rng.choice(found)
         holder[key] = _MARK
         text = json.dumps(value).encode()
-        return text.replace(json.dumps(_MARK).encode(), rng.choice(RAW))
+        return text.replace(json.dumps(_MARK).encode(), rng.choice(RAW), 2)
     text = json.dumps(value, ensure_ascii=rng.random() < 0.8).encode(errors="surrogatepass")
     if kind < 0.20:
         return damage(rng, text)
