@@ -79,9 +79,10 @@ def test_numbers_that_no_float_holds_are_refused(number: float) -> None:
         as_number(number, "share", 0.0, 1.0)
 
 
-def test_a_shard_with_a_name_too_long_for_a_file_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stem", ["a" * 5000, "🙂" * 100])
+def test_a_shard_with_a_name_too_long_for_a_file_is_refused(tmp_path: Path, stem: str) -> None:
     with pytest.raises(CheckpointError, match="names the shard"):
-        _shard(tmp_path, "a" * 5000 + ".safetensors")
+        _shard(tmp_path, stem + ".safetensors")
 
 
 @pytest.mark.parametrize("gone", ["hidden_size", "num_attention_heads", "num_hidden_layers"])

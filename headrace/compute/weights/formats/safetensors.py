@@ -21,7 +21,7 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 MAX_JSON_BYTES = 64 << 20
 MAX_END_IDS = 64
 MAX_SHARD_NAME = 200
-"""Characters; file systems take about as many."""
+"""Bytes; file systems take about as many."""
 # The ranges of `SamplingParams`, so that a checkpoint is refused by name instead of every request to it.
 _SAMPLING = {
     "temperature": (0.0, 100.0),
@@ -159,7 +159,8 @@ def _read_tensors(path: Path) -> tuple[dict[str, Tensor], list[Path]]:
 
 def _shard(path: Path, name: str) -> Path:
     """The file of a shard; its name comes from the checkpoint, so it must not lead outside."""
-    if Path(name).name != name or not name.endswith(".safetensors") or len(name) > MAX_SHARD_NAME:
+    is_short = len(name.encode(errors="replace")) <= MAX_SHARD_NAME
+    if Path(name).name != name or not name.endswith(".safetensors") or not is_short:
         raise CheckpointError(
             f"{INDEX} names the shard {name!r}; a safetensors file of the same folder is needed"
         )
