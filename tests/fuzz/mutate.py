@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -100,7 +101,7 @@ def odd_value(rng: Random) -> Any:
         )
     if kind == 6:
         return nested(rng, rng.choice((3, 20, 47, 48, 49, 66, 300)))
-    return rng.choice(ODD)
+    return deepcopy(rng.choice(ODD))  # whoever gets it may change it
 
 
 def nested(rng: Random, depth: int) -> Any:

@@ -15,7 +15,7 @@ from headrace.compute.weights.formats._gguf_config import config_from_metadata
 from headrace.compute.weights.formats._safetensors_file import read_file
 from headrace.compute.weights.formats.safetensors import _shard
 from headrace.compute.weights.modelspec import Config, as_number
-from headrace.host.text.chat import ChatTemplate
+from headrace.host.text.chat import CHATML, ChatTemplate
 from tests.fuzz.bodies import Target
 from tests.kit.gguf_files import pair, raw_file, text
 
@@ -91,6 +91,12 @@ def test_gemma_metadata_without_sizes_reaches_the_check_of_sizes(gone: str) -> N
     assert gemma_gguf_config(config, 62) == {"query_pre_attn_scalar": 16}
     del config[gone]
     assert gemma_gguf_config(config, 62) == {"query_pre_attn_scalar": 8}
+
+
+@pytest.mark.parametrize("calls", [5, 0.5, True, "f", {"a": 1}])
+def test_tool_calls_that_are_no_list_are_refused(calls: Any) -> None:
+    with pytest.raises(RequestError, match="must be a list"):
+        ChatTemplate(CHATML, {}).render([{"role": "assistant", "content": "", "tool_calls": calls}])
 
 
 @pytest.mark.parametrize("key", ["rope.scaling.attn_factor", "rope.scaling.factor"])

@@ -9,6 +9,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -362,7 +363,7 @@ def _mutated_schema(rng: Random) -> Any:
     for _ in range(rng.choice((0, 1, 1, 2, 4))):
         at = rng.choice([schema, *(v for v in schema.get("properties", {}).values() if isinstance(v, dict))])
         key, value = rng.choice(SCHEMA_KEYS)
-        at[key] = value
+        at[key] = deepcopy(value)
     if rng.random() < 0.4:
         schema = mutate_json(rng, schema, rng.choice((1, 2, 5)))
     return json.dumps(schema) if rng.random() < 0.3 else schema

@@ -150,8 +150,10 @@ class ChatTemplate:
             tidy["content"] = ""
         elif isinstance(content, list) and not reads_parts:
             tidy["content"] = _joined(cast("list[Any]", content))
-        if tidy.get("tool_calls"):
-            tidy["tool_calls"] = [_parsed(call) for call in tidy["tool_calls"]]
+        if calls := tidy.get("tool_calls"):
+            if not isinstance(calls, list | tuple):
+                raise RequestError("the tool_calls of a message must be a list", param="messages")
+            tidy["tool_calls"] = [_parsed(call) for call in cast("Sequence[Any]", calls)]
         return tidy
 
 
