@@ -3,6 +3,7 @@
 The bounds are what llama.cpp reaches on the same files and text; docs/quality.md has the method.
 """
 
+import functools
 import shutil
 from dataclasses import dataclass
 
@@ -48,11 +49,12 @@ def oracle(path, folder):
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=path.name)
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=path.name, dtype=torch.float32).eval()
 
-    def logits(ids):
+    @functools.cache  # one forward pass for all formats of keys and values that are compared with it
+    def logits_of(ids):
         with torch.no_grad():
             return model(torch.tensor([ids]), use_cache=False).logits[0].numpy()
 
-    return lambda text: tokenizer(text, add_special_tokens=False).input_ids, logits
+    return lambda text: tokenizer(text, add_special_tokens=False).input_ids, lambda ids: logits_of(tuple(ids))
 
 
 @pytest.fixture(scope="module")
