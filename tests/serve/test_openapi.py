@@ -82,7 +82,7 @@ def test_routes_and_description_agree() -> None:
 
 def test_every_endpoint_with_a_body_is_tried() -> None:
     bodies = {r.path for r in ROUTES if isinstance(r, Endpoint) and r.about.body is not None}
-    assert bodies == set(ASKS)
+    assert bodies - {"/v1/batches"} == set(ASKS)  # it needs a file: tests/serve/test_batches.py
 
 
 @pytest.mark.parametrize("path", ASKS)
