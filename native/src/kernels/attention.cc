@@ -186,7 +186,7 @@ template <int R> void attend_tile_of_pairs(Strip &s, const Chunk &c, int32_t row
     alignas(64) int16_t codes[R * kChunk];
     alignas(32) float factor[8], step[8];
     const int32_t unit = begin / kUnit, units = (end - 1) / kUnit + 1 - unit, at = unit * kUnit;
-    score_units_of_pairs<R>(c.keys + unit, c.ahead + unit, units, (const int32_t *)s.q + row * s.dims / 2, s.dims,
+    score_units_of_pairs<R>(c.keys + unit, c.ahead + unit, units, (const PairWord *)s.q + row * s.dims / 2, s.dims,
                             c.key_scales + at, scores + at);
     Visible seen;
     seen.word_begin = at / kLanes;
@@ -351,7 +351,7 @@ template <class T> void load_queries(const AttentionArgs &a, Strip *s, int32_t b
             if (std::is_same_v<T, Pair>) {
                 alignas(64) int32_t codes[kMaxHead];
                 s->query_scale[row + r] = bfloat_to_float(make_codes(from, dims, true, codes)) * factor;
-                int32_t *pairs = (int32_t *)q;
+                PairWord *pairs = (PairWord *)q;
                 for (int32_t d = 0; d < dims / 2; d++)
                     pairs[d * rows + r] = (int32_t)(((uint32_t)codes[2 * d] & 0xffffu) | (uint32_t)codes[2 * d + 1] << 16);
                 continue;
@@ -471,7 +471,7 @@ void attend_item(const AttentionArgs &a, const Shape &shape, const Item &item, i
     w.seq = {a.kv, nullptr, w.heads.kv_head, 0, kv_unit(a.kv->type, a.kv->block_size, a.kv->head_size), gathered, next};
     Strip &s = w.strip;
     s.sums = sums; s.total = total; s.q = q; s.dims = a.kv->head_size;
-    for (int32_t r = 0; r < kStripRows + 8; r++) s.maximum[r] = kNone, s.weight[r] = 0.0f;
+    for (int32_t r = 0; r < kStripRows + 8; r++) s.maximum[r] = kNone, s.weight[r] = 0.0f, s.query_scale[r] = 1.0f;
     if (item.member_begin == item.member_end) {
         attend_strip<T>(w, begin, end, slot);
     } else {

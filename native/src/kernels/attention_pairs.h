@@ -63,6 +63,13 @@ struct Pairs8 { int16_t v[16]; };
 using Pairs8 = I8;
 #endif
 
+// A pair of codes as one word. Codes are written as 16-bit integers and queries lie where floats do, hence may_alias.
+#if defined(__GNUC__)
+typedef int32_t __attribute__((may_alias)) PairWord;
+#else
+typedef int32_t PairWord;
+#endif
+
 // Eight pairs (16 of them where S is wider) of codes at p.
 template <class S> HR_INLINE auto load_pairs(const uint8_t *p) {
 #if defined(HR_SIMD_AVX512)
@@ -82,14 +89,14 @@ template <class S> HR_INLINE auto load_pairs(const uint8_t *p) {
 
 // sum[lane] += a[lane].even * b.even + a[lane].odd * b.odd, b the pair of codes at `pair`.
 #if defined(HR_SIMD_AVX512)
-HR_INLINE void add_pairs(WideSum &sum, WideSum a, const int32_t &pair) {
+HR_INLINE void add_pairs(WideSum &sum, WideSum a, const PairWord &pair) {
     asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum.v) : "v"(a.v), "m"(pair));
 }
-HR_INLINE void add_pairs(I8 &sum, I8 a, const int32_t &pair) {
+HR_INLINE void add_pairs(I8 &sum, I8 a, const PairWord &pair) {
     asm("vpdpwssd %2%{1to8%}, %1, %0" : "+v"(sum.v) : "v"(a.v), "m"(pair));
 }
 #else
-HR_INLINE void add_pairs(I8 &sum, Pairs8 a, const int32_t &pair) {
+HR_INLINE void add_pairs(I8 &sum, Pairs8 a, const PairWord &pair) {
 #if defined(HR_SIMD_AVX2)
     sum.v = _mm256_add_epi32(sum.v, _mm256_madd_epi16(a.v, _mm256_set1_epi32(pair)));
 #elif defined(HR_SIMD_NEON)
@@ -113,7 +120,7 @@ HR_INLINE void multiply_pairs(S (&sums)[R][N], Row row, Column column) {
     decltype(column(0)) k[N];
     HR_UNROLL for (int j = 0; j < N; j++) k[j] = column(j);
     HR_UNROLL for (int r = 0; r < R; r++) {
-        const int32_t &pair = row(r);
+        const PairWord &pair = row(r);
         HR_UNROLL for (int j = 0; j < N; j++) add_pairs(sums[r][j], k[j], pair);
     }
     HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int j = 0; j < N; j++) pin(sums[r][j]);
@@ -121,7 +128,7 @@ HR_INLINE void multiply_pairs(S (&sums)[R][N], Row row, Column column) {
 
 // Scores of R rows against U units, times the scales of K: scores[r * kChunk + 16 u + token]. q: pairs [dims / 2][R].
 template <class S, int R, int U>
-HR_NOINLINE void score_pairs(const uint8_t *const *units, const uint8_t *const *ahead, const int32_t *q, int32_t dims,
+HR_NOINLINE void score_pairs(const uint8_t *const *units, const uint8_t *const *ahead, const PairWord *q, int32_t dims,
                              const float *scales, float *scores) {
     constexpr int kWidth = sizeof(S) / 4, kWords = kUnit / kWidth, N = kWords * U;
     constexpr int32_t kRow = kUnit * 4, kStep = kWidth * 4;
@@ -129,7 +136,7 @@ HR_NOINLINE void score_pairs(const uint8_t *const *units, const uint8_t *const *
     HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int j = 0; j < N; j++) sums[r][j] = no_sum<S>();
     for (int32_t at = 0; at < dims / 2 * kRow; at += kRow, q += R) {
         HR_UNROLL for (int u = 0; u < U; u++) prefetch_l2(ahead[u] + at);
-        multiply_pairs<S, R, N>(sums, [&](int r) -> const int32_t & { return q[r]; },
+        multiply_pairs<S, R, N>(sums, [&](int r) -> const PairWord & { return q[r]; },
                                 [&](int j) { return load_pairs<S>(units[j / kWords] + at + kStep * (j % kWords)); });
     }
     HR_UNROLL for (int u = 0; u < U; u++) prefetch_l2(ahead[u] + 2 * kUnit * 2 * dims);        // its scales
@@ -147,12 +154,12 @@ HR_NOINLINE void value_pairs(const uint8_t *const *units, const uint8_t *const *
     using V = decltype(as_floats(no_sum<S>()));
     S a[R][W];
     HR_UNROLL for (int r = 0; r < R; r++) HR_UNROLL for (int i = 0; i < W; i++) a[r][i] = no_sum<S>();
-    const int32_t *pairs = (const int32_t *)codes;
+    const PairWord *pairs = (const PairWord *)codes;
     for (int32_t u = 0; u < count; u++) {
         const uint8_t *v = units[u] + values, *next = ahead[u] + values;
         for (int32_t t = 0; t < kUnit / 2; t++, v += 4 * dims, next += 4 * dims, pairs++) {
             HR_UNROLL for (int32_t b = 0; b < W * kWidth * 4; b += 64) prefetch_l2(next + b);
-            multiply_pairs<S, R, W>(a, [&](int r) -> const int32_t & { return pairs[r * (kChunk / 2)]; },
+            multiply_pairs<S, R, W>(a, [&](int r) -> const PairWord & { return pairs[r * (kChunk / 2)]; },
                                     [&](int i) { return load_pairs<S>(v + kWidth * 4 * i); });
         }
     }
@@ -172,7 +179,7 @@ template <int R> struct PairShape {
 };
 
 template <int R>
-void score_units_of_pairs(const uint8_t *const *units, const uint8_t *const *ahead, int32_t count, const int32_t *q,
+void score_units_of_pairs(const uint8_t *const *units, const uint8_t *const *ahead, int32_t count, const PairWord *q,
                           int32_t dims, const float *scales, float *scores) {
     constexpr int U = PairShape<R>::kUnits;
     int32_t u = 0;
