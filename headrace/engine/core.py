@@ -158,9 +158,10 @@ class EngineCore:
         kept = self.structured.settle(deltas)
         for delta in kept:
             self._counts["generated_tokens"] += len(delta.new_ids)
-            self._counts["generated_tokens"] += sum(len(b.token_ids) for b in delta.beams)
+            if delta.beams:
+                self._counts["generated_tokens"] += sum(len(b.token_ids) for b in delta.beams)
             if delta.finish is not None:
                 self._counts[delta.finish.value] += 1
-            if delta.error is not None:
+            if delta.error is not None and not delta.error_kind:  # other kinds are no fault of numbers
                 self._counts["numeric_errors"] += 1
         return News(step=self.steps, deltas=kept)

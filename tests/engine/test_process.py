@@ -273,6 +273,8 @@ async def test_terms_cross_the_border_and_a_deadline_ends_a_request():
         with pytest.raises(OverloadError, match="'b' wait, at most 1"):
             await asyncio.create_task(many())
         assert len(await gather(llm, [5, 6, 7], PARAMS)) == 2
+        stats = await llm.stats()
+        assert stats.counters["numeric_errors"] == 0  # a deadline is no fault of numbers
     finally:
         await llm.close()
 
@@ -284,6 +286,8 @@ def test_a_process_that_keeps_dying_young_is_started_ever_later():
         for client._short_lives in range(19):
             pauses.append(client._pause_s())
         assert pauses == [0.0] * 11 + [2.0, 4.0, 8.0, 16.0] + [MAX_PAUSE_S] * 4
+        client._short_lives = 5000  # days later: no power overflows
+        assert client._pause_s() == MAX_PAUSE_S
     finally:
         client.close()
 

@@ -184,9 +184,8 @@ class RemoteClient:
         return False
 
     def _pause_s(self) -> float:
-        return min(2.0 ** (self._short_lives - FREE_RESTARTS), MAX_PAUSE_S) * (
-            self._short_lives > FREE_RESTARTS
-        )
+        extra = self._short_lives - FREE_RESTARTS
+        return min(2.0 ** min(extra, 10), MAX_PAUSE_S) if extra > 0 else 0.0
 
     def _relaunch(self) -> bool:
         """Start again, unless closing: whoever closes then sees either no process or the new one."""
