@@ -49,6 +49,16 @@ def test_a_width_that_cuts_nothing_off_finds_the_best_of_all_answers(penalty):
     assert same_but_ties(exhaustive(request, scorer(request)), found)
 
 
+def test_the_first_token_comes_after_the_whole_prompt():
+    """Budget 4, so three chunks of the prompt: 12 tokens of 20 ms, and a step of 10 ms each."""
+    request = searching("r", [1, 0, 2] * 4, 2, 2)
+    made = world(budget=4)
+    made.add(request)
+    made.run()
+    timing = made.last["r"].timing
+    assert timing.first_token_s - timing.arrival_s >= 12 * 0.02 + 3 * 0.01
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_one_search_is_the_loop_of_its_definition(seed):
     rng = Random(seed)

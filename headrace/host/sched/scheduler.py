@@ -250,7 +250,7 @@ class Scheduler:
         if is_first or row.count > 1 or seq.num_valid % self._ledger.block_size == 0:
             self._ledger.publish(seq.request_id, seq.tokens, seq.num_valid)
         if seq.is_beam:
-            return self._next_round(seq, now_s)
+            return self._next_round(seq, now_s) if seq.offer is not None else None
         if self._queue.num_parked and seq.num_valid >= seq.num_prompt - 1:
             self._queue.release(seq.request_id, now_s)
         if finish is not None:
@@ -260,9 +260,9 @@ class Scheduler:
     def _next_round(self, seq: Sequence, now_s: float) -> Delta | None:
         """A beam has a result; its search may be over."""
         leader = self._forks.leader_of(seq)
-        seq.account.give_output(int(seq.offer is not None))
+        seq.account.give_output(1)
         leader.life.first_token_s = leader.life.first_token_s or now_s
-        news = self._forks.advance(seq, now_s) if seq.offer is not None else None
+        news = self._forks.advance(seq, now_s)
         return None if news is None else self._end(leader, news.beams[0].finish, now_s, news=news)
 
     def _end(

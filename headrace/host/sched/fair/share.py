@@ -25,6 +25,8 @@ def tenant_limit(seq: Sequence, running: Collection[Sequence], ledger: KVLedger)
 def is_within_share(seq: Sequence, count: int, running: Collection[Sequence], ledger: KVLedger) -> bool:
     """Whether a running sequence may grow by `count` tokens."""
     need = ledger.blocks_for(seq.num_computed + count)
+    if not seq.is_beam and need <= ledger.num_blocks_of(seq.request_id):
+        return True  # within blocks that it holds already: most decode steps; forks enter unchecked
     return need + _held(_others(seq, running), ledger) <= _most(seq, ledger)
 
 
