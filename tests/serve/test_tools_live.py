@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import httpx
 import jsonschema
 import openai
 import pytest
@@ -101,3 +102,16 @@ def test_a_grammar_that_cannot_be_is_refused(live_server: Live) -> None:
             tools=tools,
             tool_choice="required",
         )
+
+
+def test_the_tokens_of_a_conversation_with_calls_are_those_that_chat_reads(live_server: Live) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}
+    messages: Any = [
+        {"role": "user", "content": "What time is it?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "noon"},
+    ]
+    counted = httpx.post(live_server.url + "/tokenize", json={"messages": messages}, timeout=60).json()
+    ask = {"messages": messages, "max_tokens": 1}
+    answer = httpx.post(live_server.url + "/v1/chat/completions", json=ask, timeout=60).json()
+    assert counted["count"] == answer["usage"]["prompt_tokens"] > 10

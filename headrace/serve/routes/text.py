@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.base.errors import RequestError
+from headrace.serve.conversation import prompt_ids
 from headrace.serve.described.pages import PromptText, Tokens
 from headrace.serve.endpoint import READS, About, Endpoint
 from headrace.serve.faults import json_response
@@ -24,7 +25,10 @@ async def tokenize(request: Request) -> Response:
     state.check_model(body.model)
     body.check()
     await state.check_room(body.num_bytes())
-    ids = await asyncio.to_thread(_encode, state, body)
+    if body.prompt is None:
+        ids = await prompt_ids(state, _conversation(body))  # as the endpoints of conversations do
+    else:
+        ids = await asyncio.to_thread(_encode, state, body.prompt, body.add_special_tokens)
     made: dict[str, Any] = {"count": len(ids), "max_model_len": state.llm.max_model_len, "tokens": ids}
     made["token_strs"] = [state.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
     return json_response(made)
@@ -43,22 +47,21 @@ async def detokenize(request: Request) -> Response:
     return json_response({"prompt": text})
 
 
-def _encode(state: Served, body: TokenizeBody) -> list[int]:
-    if body.prompt is not None:
-        special = True if body.add_special_tokens is None else body.add_special_tokens
-        return list(state.tokenizer.encode(body.prompt, add_special=special))
+def _encode(state: Served, prompt: str, add_special: bool | None) -> list[int]:
+    return list(state.tokenizer.encode(prompt, add_special=add_special is not False))
+
+
+def _conversation(body: TokenizeBody) -> ChatBody:
     if body.add_special_tokens:
         raise RequestError(
             "add_special_tokens belongs to prompt; a chat template brings its own", param="add_special_tokens"
         )
-    chat = ChatBody(
+    return ChatBody(
         messages=body.messages or [],
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         chat_template_kwargs=body.chat_template_kwargs,
     )
-    messages = [m.to_template() for m in chat.messages]
-    return list(state.llm.chat_template.encode(state.tokenizer, messages, **chat.template_kwargs()))
 
 
 ROUTES = (
