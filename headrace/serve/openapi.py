@@ -13,9 +13,9 @@ from headrace.base.request import MAX_CHOICES, MAX_LOGPROBS
 from headrace.serve.described.errors import ErrorAnswer, MessageErrorAnswer
 from headrace.serve.endpoint import About, Endpoint
 from headrace.serve.faults import MESSAGES_PATH
+from headrace.serve.front.gate import MAX_TIMEOUT_S, OPEN_PATHS
 from headrace.serve.schema.bounds import LIST_LIMITS, TEXT_LIMITS
 
-OPEN_PATHS = frozenset({"/health", "/ready"})
 RANGES: Mapping[str, dict[str, float]] = {
     "temperature": {"minimum": 0, "maximum": 100},
     "top_k": {"minimum": -1},
@@ -137,7 +137,7 @@ def _operation(endpoint: Endpoint, references: Mapping[type[BaseModel], dict[str
             _header(
                 "X-Request-Timeout",
                 "seconds after which the answer is not wanted any more",
-                {"type": "number", "exclusiveMinimum": 0, "maximum": 86400},
+                {"type": "number", "exclusiveMinimum": 0, "maximum": int(MAX_TIMEOUT_S)},
             ),
         ]
     if about.body is not None:

@@ -1,5 +1,6 @@
 """Requests that are being answered, so that whoever sent one may end it by its id."""
 
+import re
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.outputs import RequestOutput
 from headrace.serve.stream import close
 
-PREFIXES = ("chatcmpl-", "cmpl-", "embd-", "msg_", "resp_")
-"""What the endpoints put before a request's name to make the id of its answer."""
+_PREFIX = re.compile(r"^[a-z]+[-_]")
+"""What endpoints put before a request's name to make the id of its answer."""
 
 
 @dataclass(slots=True)
@@ -25,9 +26,7 @@ class Entry:
 
     def is_called(self, name: str) -> bool:
         """Whether that is the id of the answer, or the name that the client gave the request."""
-        if name == self.answer_id:
-            return True
-        return any(self.answer_id == prefix + name for prefix in PREFIXES)
+        return name in {self.answer_id, _PREFIX.sub("", self.answer_id, count=1)}
 
 
 class Running:

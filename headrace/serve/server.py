@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.base.config import EngineConfig, ServeConfig
+from headrace.base.config import BatchConfig, EngineConfig, ServeConfig
 from headrace.base.errors import ConfigError
 from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.process.spawn import Spawned
@@ -34,6 +34,7 @@ async def serve(config: EngineConfig, announce: Announce, spawned: Spawned | Non
     Raises:
         ConfigError: the address cannot be used, or the settings are impossible.
     """
+    check_batches(config.batch)
     load_keys(config.access)  # what is wrong with them shows before the model loads
     sock = bind(config.serve)
     with contextlib.closing(sock):
@@ -70,6 +71,19 @@ def bind(config: ServeConfig) -> socket.socket:
             param="serve.port",
         ) from err
     return sock
+
+
+def check_batches(config: BatchConfig) -> None:
+    """Refuse bounds under which no batch could run.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
+    for name in ("max_files", "max_file_bytes", "max_lines", "max_lines_running"):
+        if getattr(config, name) < 1:
+            raise ConfigError(
+                f"batch.{name} must be at least 1, got {getattr(config, name)}", param=f"batch.{name}"
+            )
 
 
 def check(config: ServeConfig) -> None:

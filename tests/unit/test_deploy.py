@@ -50,7 +50,7 @@ def test_kubernetes_waits_for_the_drain_and_for_the_watchdog() -> None:
 def test_the_keys_of_the_example_can_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "keys.yaml").write_text(objects()["Secret"]["stringData"]["keys.yaml"])
     keys = load_keys(AccessConfig(keys_file=str(tmp_path / "keys.yaml")))
-    assert [tenant.name for tenant in keys.tenants] == ["team-a", "team-b"]
+    assert len(keys) == 2
 
 
 def test_the_image_names_what_exists() -> None:

@@ -28,8 +28,10 @@ def command(
         from headrace.engine.build import open_model
         from headrace.serve.front.keys import load_keys
         from headrace.serve.server import check as check_server
+        from headrace.serve.server import check_batches
 
         check_server(settings.config.serve)
+        check_batches(settings.config.batch)
         load_keys(settings.config.access)
         _print_settings(open_model(settings.config, with_text=False).resolved, settings, is_whole=True)
         return

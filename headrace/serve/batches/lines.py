@@ -7,7 +7,6 @@ import msgspec
 
 from headrace.base.errors import RequestError
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 MAX_PROBLEMS = 20
 MAX_ID_CHARS = 256
 

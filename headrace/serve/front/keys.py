@@ -12,6 +12,7 @@ keys:
 import hashlib
 import hmac
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,8 +47,9 @@ class KeyEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         Raises:
             ConfigError: a bound is out of range.
         """
-        own = {"key", "key_file", "sha256"}
-        return Tenant(**{n: getattr(self, n) for n in self.__struct_fields__ if n not in own})
+        return Tenant(
+            **{f.name: getattr(self, f.name) for f in fields(Tenant)}
+        )  # a new bound must be here too
 
     def digest(self) -> bytes:
         """SHA-256 of the key.
@@ -102,11 +104,6 @@ class Keys:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    @property
-    def tenants(self) -> tuple[Tenant, ...]:
-        """Whom the keys stand for."""
-        return tuple(tenant for _, tenant in self._entries)
 
     def find(self, given: bytes) -> Tenant | None:
         """Whom a key stands for; None: it is not one of these.

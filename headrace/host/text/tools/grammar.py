@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.base.errors import RequestError
 from headrace.base.grammar import Grammar, lark_string, schema_text
 from headrace.host.grammar.schema import check_schema
 from headrace.host.text.parts.splitter import ReasoningMarks
@@ -157,8 +156,3 @@ def _either(expressions: Iterable[str]) -> str:
 
 def _escaped(text: str) -> str:
     return "".join(f"\\{c}" if c in r"\.+*?()|[]{}^$/" else c for c in text)
-
-
-def named_fault(fault: RequestError, param: str) -> RequestError:
-    """A fault of a grammar that a caller did not write, under the field that it was made from."""
-    return RequestError(str(fault), param=param)
