@@ -36,6 +36,7 @@ def test_described_bodies() -> None:
     tally = described.run(12)
     assert not tally.faults, tally.faults[:3]
     assert tally.statuses.total() > 100
+    assert any(status == 200 and path != "other" for path, status in tally.statuses)
 
 
 def test_model_files() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from headrace.base.config import BatchConfig
+from headrace.base.terms import Tenant, caller_terms
 from headrace.serve.batches import worker as worker_module
 from headrace.serve.batches.store import Store
-from headrace.serve.batches.worker import MOST_OUTAGES, Worker, was_cut
+from headrace.serve.batches.worker import LAST, MOST_OUTAGES, Worker, was_cut
 
 CHAT = "/v1/chat/completions"
 
@@ -18,6 +19,7 @@ def scripted(script: list[Any]) -> Any:
     """An application that answers (status, body) in turn, the last for ever; an exception is raised."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert caller_terms().tenant == Tenant(name="batches of 'me'", priority=LAST, max_running=1)
         step = script.pop(0) if len(script) > 1 else script[0]
         if isinstance(step, Exception):
             raise step
@@ -54,7 +56,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_an_answer_that_the_end_of_the_server_cut_comes_again(tmp_path: Path) -> None:
     cut, whole = ({"choices": [{"finish_reason": end}]} for end in ("abort", "stop"))
-    ended, results = await answers(tmp_path, scripted([(200, cut), (200, whole)]))
+    ended, results = await answers(tmp_path, scripted([(429, {"error": {}}), (200, cut), (200, whole)]))
     assert [r["response"]["body"] for r in results] == [whole]
     assert ended["request_counts"] == {"completed": 1, "failed": 0}
     assert was_cut(cut)

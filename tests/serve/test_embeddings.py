@@ -43,6 +43,10 @@ def test_float_and_base64_are_the_same_bits(live: Live, client: openai.OpenAI) -
     for one, other in zip(floats, packed, strict=True):
         raw = base64.b64decode(other["embedding"])
         assert list(struct.unpack(f"<{len(raw) // 4}f", raw)) == one["embedding"]
+    plain = httpx.post(live.url + "/v1/embeddings", json={"input": ask["input"], "normalize": False})
+    raw = np.array(plain.json()["data"][0]["embedding"])
+    assert abs(np.linalg.norm(raw) - 1) > 1e-3  # normalize is read
+    assert not np.allclose(raw / np.linalg.norm(raw), floats[0]["embedding"], atol=1e-3)  # mean is not last
     # The client asks for base64 unless told otherwise, and decodes it.
     body = {"pooling": "mean"}
     default = client.embeddings.create(model="smollm2", input=ask["input"], extra_body=body)

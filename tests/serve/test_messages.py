@@ -121,7 +121,8 @@ def test_every_field_reaches_the_engine(fake: LiveServer) -> None:
     }
     answer = httpx.post(fake.url + PATH, json=ASK | more).json()
     seen = fake.llm.seen[-1]
-    got = {name: getattr(seen.params, name) for name in ("temperature", "top_p", "top_k", "min_p", "seed")}
+    names = ("temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty")
+    got = {name: getattr(seen.params, name) for name in names}
     assert got == {name: more[name] for name in got}
     assert (seen.params.stop, seen.params.max_tokens) == (("END",), 50)
     assert (seen.salt, seen.priority, seen.request_id) == ("s", 4, "msg_r")

@@ -63,13 +63,13 @@ def test_weights_divide_the_tokens():
 
 def test_long_answers_count_like_many_short_ones():
     where = world(max_num_seqs=1)
-    for i in range(6):
+    for i in range(30):
         ask(where, f"long-{i}", terms("long"), max_tokens=40)
     for i in range(60):
         ask(where, f"short-{i}", terms("short"), max_tokens=4)
     counts = Counter(begin_order(where, 30))
     # a long one takes 8 + 2 * 40 = 88 tokens, a short one 16
-    assert 4 <= counts["long"] <= 6
+    assert 4 <= counts["long"] <= 5
     where.run()
     where.verify()
 

@@ -66,13 +66,14 @@ def test_one_token_ends_a_sequence_as_many_do(monkeypatch, drawn, token, min_tok
 
 
 @pytest.mark.parametrize("wanted", [None, 1])
+@pytest.mark.parametrize("known", [0, len(PROMPT) - 1])
 @pytest.mark.parametrize("drawn", [1, 3])
-def test_planning_one_token_equals_planning_many(drawn, wanted):
+def test_planning_one_token_equals_planning_many(drawn, known, wanted):
     grant = Grant(new_blocks=(BlockId(5),), swapped=((0, BlockId(6)),))
     found = []
     for is_short in (True, False):
         seq = sequence(drawn, max_tokens=8, prompt_logprobs=wanted)
-        seq.num_prompt_logprobs = len(PROMPT) - 1
+        seq.num_prompt_logprobs = known
         batch = Batch(step=1, left=10)
         if is_short:
             batch.add_decode(seq, grant)
