@@ -41,7 +41,7 @@ $(DEV)/.built: $(DEV)/.ready $(SOURCES)
 
 dev: $(DEV)/.built   ## development environment, kernels compiled
 
-test: check native-test   ## everything: check, then conformance, engine, golden, serve, native
+test: check native-test   ## everything: check, then conformance, engine, golden, serve, planted, fuzz, native
 	$(DEV)/bin/python -m pytest tests/conformance tests/engine tests/golden tests/serve tests/planted tests/fuzz
 
 check: lint types imports unit   ## lint, types, import floors, unit, property and architecture tests

@@ -85,7 +85,8 @@ class KVConfig:
     )
     pool_bytes: int | None = setting(
         None,
-        "bytes of the KV pool; auto: what the memory limit leaves, at most max_num_seqs full contexts",
+        "bytes of the KV pool; auto: 85 % of what the memory limit leaves, at most 4 GiB and max_num_seqs "
+        "full contexts",
         flag="kv-cache-memory-bytes",
     )
     num_blocks: int | None = setting(None, "blocks of the pool, instead of bytes", flag="num-kv-blocks")

@@ -4,5 +4,5 @@ Must not know models, devices or scheduling; may use `tokenizers` and `jinja2`. 
 prompts are untrusted: every size is checked, every loop is bounded.
 
 Reading order: `tokenizer` (the one class; `vocab` builds it from files), `detokenizer`, `stop`, `chat` (with
-`template`, where templates run).
+`template`, where templates run), `tools` (definitions, dialects), `parts` (answers taken apart).
 """
