@@ -110,7 +110,7 @@ class CompileQueue:
         made = Compiled(group=group)
         try:
             self._structured.prepare()  # not on the time of the first request that asks
-        except Exception as error:  # noqa: BLE001 - the border of a request
+        except BaseException as error:  # noqa: BLE001 - the border of a request; the library's panics too
             return Compiled(group=group, error=error_of(fault_of(error)))
         thread = Thread(target=self._fill, args=(made,), name="headrace-grammar", daemon=True)
         thread.start()

@@ -130,7 +130,8 @@ class Structured:
             matcher.advance(delta.new_ids)
             return delta
         del self._by_request[delta.request_id]
-        if delta.error is not None and matcher.error is not None:
+        if delta.error is not None and not delta.error_kind and matcher.error is not None:
             text = f"the grammar cannot go on: {matcher.error}"
-            return delta._replace(error=text, error_kind="RequestError")
+            kind = "RequestError" if matcher.fault is None else "HeadraceError"
+            return delta._replace(error=text, error_kind=kind)
         return delta

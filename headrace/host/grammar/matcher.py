@@ -11,22 +11,48 @@ class Matcher:
 
     Args:
         inner: the library's matcher, which nobody else uses.
+
+    Attributes:
+        fault: how the library failed, which is not the grammar's doing; None: it did not.
     """
 
-    __slots__ = ("inner",)
+    __slots__ = ("fault", "inner")
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
+        self.fault: str | None = None
 
     def advance(self, tokens: Iterable[int]) -> None:
         """The answer grew. A token that the grammar does not allow makes an `error`, for good."""
-        for token in tokens:
-            if not self.inner.consume_token(token):
-                return
+        if self.fault is not None:
+            return
+        try:
+            for token in tokens:
+                if not self.inner.consume_token(token):
+                    return
+        except BaseException as error:  # noqa: BLE001 - the border of a request; the library's panics too
+            self.fail(error)
+
+    def fill(self, address: int, num_bytes: int) -> bool:
+        """Write the mask of the next token to memory of the caller; False: there is none, see `error`."""
+        if self.fault is not None:
+            return False
+        try:
+            self.inner.unsafe_compute_mask_ptr(address, num_bytes)
+            return not self.inner.is_error()
+        except BaseException as error:  # noqa: BLE001 - the border of a request; the library's panics too
+            self.fail(error)
+            return False
+
+    def fail(self, error: BaseException) -> None:
+        """The library failed: the answer cannot go on."""
+        self.fault = error_text(f"{type(error).__name__}: {error}")
 
     @property
     def error(self) -> str | None:
         """Why the answer cannot go on: a limit of the library, or a token against the grammar."""
+        if self.fault is not None:
+            return self.fault
         return error_text(self.inner.get_error()) if self.inner.is_error() else None
 
     @property
