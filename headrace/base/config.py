@@ -151,6 +151,10 @@ class WatchConfig:
     silence_s: float = setting(
         10.0, "seconds without a sign of life of the engine process until /health is red; twice: a new one"
     )
+    load_s: float = setting(
+        600.0,
+        "seconds that the engine process may take to load the model; longer: it is ended and tried again",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,7 @@ class LocalClient:
         self._core = core
         self._on_event: OnEvent = _ignore
         self._loop = EngineLoop(core, self._tell)
+        self._has_failed = False
         self._thread = Thread(target=self._run, name="headrace-engine", daemon=True)
 
     def start(self, on_event: OnEvent) -> None:
@@ -65,13 +66,13 @@ class LocalClient:
 
     def send(self, command: Command) -> None:
         """Give a command to the loop."""
-        if not self._thread.is_alive():
+        if self._has_failed or not self._thread.is_alive():
             raise EngineDeadError("the engine has stopped")
         self._loop.put(command)
 
     def beat(self) -> Beat | None:
         """The step counter, read from outside the loop."""
-        return self._loop.beat() if self._thread.is_alive() else None
+        return self._loop.beat() if self._thread.is_alive() and not self._has_failed else None
 
     def close(self) -> None:
         """End the loop after its current step."""
@@ -85,9 +86,12 @@ class LocalClient:
         try:
             self._loop.run()
         except Exception as error:  # noqa: BLE001 - a thread has no caller: the users are told
-            self._on_event(Failed(fault=fault_of(error)))
+            self._tell(Failed(fault=fault_of(error)))
 
     def _tell(self, event: Event) -> None:
+        if isinstance(event, Failed):
+            # First: the thread lives on while it frees the core, and nobody would answer what comes now.
+            self._has_failed = True
         self._on_event(event)
 
 

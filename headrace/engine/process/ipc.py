@@ -7,6 +7,7 @@
 Both ends are Headrace; still, lengths and kinds are checked, and nothing but data can arrive.
 """
 
+import select
 import socket
 import struct
 from contextlib import suppress
@@ -17,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.base.clock import now_s
 from headrace.base.config import EngineConfig
 from headrace.base.errors import EngineDeadError, RequestError
 from headrace.base.messages import (
@@ -32,6 +34,7 @@ from headrace.base.messages import (
     Shutdown,
     Stats,
 )
+from headrace.engine.process.outbox import Outbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,8 @@ KINDS: tuple[type[Any], ...] = (
 """The kind byte is the index here."""
 HEADER = struct.Struct("<IB")
 MAX_FRAME_BYTES = 256 << 20
+MAX_WAIT_S = 1e6
+"""Longer waits do not fit the system call."""
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -102,14 +107,20 @@ def decode(kind: int, payload: bytes) -> Any:
 
 
 class Channel:
-    """One end of a socket. Any thread may send; one thread receives."""
+    """One end of a socket. Any thread may send; one thread receives. An end either sends or posts."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._lock = Lock()
+        self._outbox = Outbox(sock)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of posted messages that the other end has not taken yet."""
+        return self._outbox.num_bytes
 
     def send(self, message: object) -> None:
-        """Send a message whole.
+        """Send a message whole; waits while the other end does not read.
 
         Raises:
             EngineDeadError: the other end is gone.
@@ -121,19 +132,32 @@ class Channel:
         except OSError as error:
             raise EngineDeadError("the engine process is gone") from error
 
-    def receive(self) -> Any:
+    def post(self, message: object) -> None:
+        """Send a message without waiting; what the other end does not take yet is kept for it.
+
+        Raises:
+            EngineDeadError: the other end is gone.
+        """
+        self._outbox.put(encode(message))
+
+    def receive(self, within_s: float | None = None) -> Any:
         """The next message; None: the other end is gone.
+
+        Args:
+            within_s: seconds until it must be there; None: wait for ever.
 
         Raises:
             EngineDeadError: what came is no message.
+            TimeoutError: none came in time; the channel is of no use any more.
         """
-        header = self._read(HEADER.size)
+        until_s = None if within_s is None else now_s() + within_s
+        header = self._read(HEADER.size, until_s)
         if header is None:
             return None
         length, kind = HEADER.unpack(header)
         if length > MAX_FRAME_BYTES:
             raise EngineDeadError(f"a message of {length} bytes exceeds {MAX_FRAME_BYTES}")
-        payload = self._read(length)
+        payload = self._read(length, until_s)
         return None if payload is None else decode(kind, payload)
 
     def close(self) -> None:
@@ -142,14 +166,24 @@ class Channel:
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
-    def _read(self, size: int) -> bytes | None:
+    def _read(self, size: int, until_s: float | None) -> bytes | None:
         parts = bytearray()
         while len(parts) < size:
             try:
+                if until_s is not None:
+                    self._await_data(until_s)
                 part = self._sock.recv(min(size - len(parts), 1 << 20))
-            except OSError:
+            except TimeoutError:
+                raise
+            except (OSError, ValueError):  # ValueError: closed here, in another thread
                 return None
             if not part:
                 return None
             parts += part
         return bytes(parts)
+
+    def _await_data(self, until_s: float) -> None:
+        waiting = select.poll()
+        waiting.register(self._sock, select.POLLIN)
+        if not waiting.poll(1e3 * min(max(0.0, until_s - now_s()), MAX_WAIT_S)):
+            raise TimeoutError

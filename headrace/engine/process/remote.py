@@ -9,7 +9,17 @@ from headrace.base.clock import now_s
 from headrace.base.config import EngineConfig, WatchConfig
 from headrace.base.errors import EngineDeadError, HeadraceError
 from headrace.base.faults import error_of
-from headrace.base.messages import Beat, Command, Event, Failed, Fault, Ready, Shutdown
+from headrace.base.messages import (
+    AddGroup,
+    AskStats,
+    Beat,
+    Command,
+    Event,
+    Failed,
+    Fault,
+    Ready,
+    Shutdown,
+)
 from headrace.engine.client import OnEvent
 from headrace.engine.process.ipc import Channel, Start
 from headrace.engine.process.spawn import Spawned, spawn
@@ -20,6 +30,8 @@ SHORT_LIFE_S = 5.0
 FREE_RESTARTS = 10
 """So many deaths after a short life in a row are followed by a new process at once."""
 MAX_PAUSE_S = 30.0
+MAX_UNSENT_BYTES = 64 << 20
+"""So much may wait for a process that does not read; then new requests are refused."""
 
 
 class RemoteClient:
@@ -79,11 +91,19 @@ class RemoteClient:
         Thread(target=self._guard, name="headrace-watchdog", daemon=True).start()
 
     def send(self, command: Command) -> None:
-        """Give a command."""
+        """Give a command; never waits for the process.
+
+        The ends of requests are kept for a process that is silent, in case it goes on; nothing new is.
+        """
         channel = self._channel
         if channel is None or self._beat is None:
             raise EngineDeadError("the engine process is not running; it is being started again")
-        channel.send(command)
+        if isinstance(command, AddGroup | AskStats):
+            if self.beat() is None:
+                raise EngineDeadError("the engine process gives no sign of life; try again later")
+            if channel.unsent_bytes > MAX_UNSENT_BYTES:
+                raise EngineDeadError("the engine process takes no more requests now; try again later")
+        channel.post(command)
 
     def beat(self) -> Beat | None:
         """The latest beat of a living process; None: it is dead, or silent for too long."""
@@ -101,7 +121,7 @@ class RemoteClient:
         if channel is None or process is None:
             return
         try:
-            channel.send(Shutdown())
+            channel.post(Shutdown())
             process.wait(END_S)
         except (EngineDeadError, subprocess.TimeoutExpired):
             process.kill()
@@ -116,15 +136,25 @@ class RemoteClient:
         """Tell the process what to load; of one that has ended already, `_await_ready` says so."""
         if self._channel is not None:
             with suppress(EngineDeadError):
-                self._channel.send(Start(config=self._config))
+                self._channel.post(Start(config=self._config))
 
     def _await_ready(self) -> Ready:
-        """Wait until the model is loaded.
+        """Wait until the model is loaded; a process that takes too long is ended.
 
         Raises:
             HeadraceError: it could not be loaded; the error of the process.
         """
-        first = None if self._channel is None else self._channel.receive()
+        load_s = self._limits.load_s
+        try:
+            first = None if self._channel is None else self._channel.receive(load_s)
+        except TimeoutError:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+            raise EngineDeadError(
+                f"the engine process had not loaded the model after {load_s:g} s and was ended; "
+                f"allow more with --load-s (watch.load_s)"
+            ) from None
         if isinstance(first, Ready):
             self.phases = first.phases
             self._ready_s = now_s()
@@ -209,10 +239,15 @@ class RemoteClient:
 
     def _guard(self) -> None:
         """Kill a process that is stuck or silent; `_listen` then sees its end."""
-        while not self._ended.wait(min(1.0, self._limits.silence_s / 2)):
+        pause_s = min(1.0, self._limits.silence_s / 2)
+        looked_s = now_s()
+        while not self._ended.wait(pause_s):
+            looked_s, before_s = now_s(), looked_s
             process = self._process
             if process is None or self._beat is None:
                 continue
+            if looked_s - before_s > pause_s + self._limits.silence_s:
+                continue  # it was this process that stood still: what the other one sent has yet to be read
             is_silent = now_s() - self._beat_s > 2 * self._limits.silence_s
             if is_silent or self._watch.stalled_s() > self._limits.restart_s:
                 process.kill()
