@@ -4,13 +4,14 @@ An `Answer` belongs to one API request and sees the deltas of its choices in ord
 what it says does not depend on how many tokens a step gave. Each choice finishes exactly once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from headrace.base.errors import HeadraceError, NumericError, RequestError
 from headrace.base.faults import error_of
 from headrace.base.ids import RequestId
 from headrace.base.messages import Fault
+from headrace.base.metrics import e2el_s, queue_s, ttft_s
 from headrace.base.request import FinishReason
 from headrace.base.step import Delta, SequenceTiming, TokenLogprobs
 from headrace.compute.runner.draws import NO_TOKEN
@@ -254,14 +255,14 @@ class Answer:
         """The leader's moments; the end is that of the last choice."""
         mine = self._timings
         parts = {
-            "queue_s": _span(timing.arrival_s, timing.first_scheduled_s),
+            "queue_s": _span(timing.arrival_s, timing.first_scheduled_s, queue_s),
             "prefill_s": _span(timing.first_scheduled_s, timing.first_token_s),
-            "ttft_s": _span(timing.arrival_s, timing.first_token_s),
+            "ttft_s": _span(timing.arrival_s, timing.first_token_s, ttft_s),
         }
         for name, seconds in parts.items():
             mine.setdefault(name, seconds)
         mine["decode_s"] = max(mine.get("decode_s", 0.0), _span(timing.first_token_s, timing.finished_s))
-        mine["e2e_s"] = max(mine.get("e2e_s", 0.0), _span(timing.arrival_s, timing.finished_s))
+        mine["e2e_s"] = max(mine.get("e2e_s", 0.0), _span(timing.arrival_s, timing.finished_s, e2el_s))
         sums: dict[str, float] = {
             "steps": timing.num_steps,
             "prefill_tokens": timing.prefill_tokens,
@@ -315,6 +316,6 @@ def _error_of(text: str, kind: str) -> HeadraceError:
     return RequestError(text) if text == NO_TOKEN else NumericError(text)
 
 
-def _span(begin_s: float, end_s: float) -> float:
-    """Seconds between two moments; 0 when one of them never came."""
-    return max(0.0, end_s - begin_s) if begin_s and end_s else 0.0
+def _span(begin_s: float, end_s: float, figure: Callable[[float, float], float] = e2el_s) -> float:
+    """A figure of two moments; 0 when one of them never came."""
+    return max(0.0, figure(begin_s, end_s)) if begin_s and end_s else 0.0

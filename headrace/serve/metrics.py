@@ -1,7 +1,8 @@
 """Prometheus metrics: what this process observes of requests, and the engine's own counters and gauges.
 
-Names are vLLM's with our prefix. TTFT: arrival of a request to its first token. ITL: time between two outputs
-of one choice. E2E: arrival to the end. Queue, prefill and decode time are the engine's, of each prompt.
+Names are vLLM's with our prefix, definitions those of `base/metrics`. Arrival is the moment a route has read
+the request. Queue, prefill and decode time are the engine's, of each prompt; TPOT is that of its slowest
+choice.
 Failed requests are counted by reason and stay out of the histograms.
 """
 
@@ -20,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from headrace.base.clock import now_s
+from headrace.base.metrics import e2el_s, itls_s, tpot_s, ttft_s
 from headrace.engine.outputs import EngineStats, RequestOutput
 from headrace.serve.front.record import Answered, Record, current_answered
 
@@ -153,8 +155,8 @@ class ServerMetrics:
             self.key_tokens.labels(record.key, "prompt").inc(answered.prompt_tokens)
             self.key_tokens.labels(record.key, "generation").inc(answered.completion_tokens)
 
-    def see_end(self, output: RequestOutput) -> None:
-        """Observe a prompt that ended well."""
+    def see_end(self, output: RequestOutput, num_choices: int = 1) -> None:
+        """Observe a prompt that ended well with so many choices."""
         timings, usage = output.timings or {}, output.usage
         for name, (key, _) in (*_PHASES.items(), *_COUNTS.items()):
             if key in timings:
@@ -163,8 +165,9 @@ class ServerMetrics:
         self.output_tokens.observe(usage.completion_tokens)
         decode_s = timings.get("decode_s", 0.0)
         self.inference.observe(timings.get("prefill_s", 0.0) + decode_s)
-        if usage.completion_tokens > 1:
-            self.tpot.observe(decode_s / (usage.completion_tokens - 1))
+        tpot = tpot_s(0.0, decode_s, usage.completion_tokens // max(1, num_choices))
+        if tpot is not None:
+            self.tpot.observe(tpot)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
         return Histogram(name, text, buckets=buckets, registry=self.registry)
@@ -187,19 +190,20 @@ class RequestClock:
             if choice.token_ids:
                 if not self.has_first:
                     self.has_first = True
-                    self.answered.ttft_s = now - self.start_s
+                    self.answered.ttft_s = ttft_s(self.start_s, now)
                     self.metrics.ttft.observe(self.answered.ttft_s)
                 last = self.last_s_by_choice.get((prompt, choice.index))
                 if last is not None:
-                    self.metrics.itl.observe(now - last)
+                    for gap_s in itls_s((last, now)):
+                        self.metrics.itl.observe(gap_s)
                 self.last_s_by_choice[prompt, choice.index] = now
             if choice.finish_reason is not None:
                 self.metrics.finished.labels(choice.finish_reason).inc()
                 self.answered.finish_reasons.append(choice.finish_reason)
         self.answered.see(prompt, output)
         if output.finished and output.error is None:
-            self.metrics.see_end(output)
+            self.metrics.see_end(output, sum(of == prompt for of, _ in self.last_s_by_choice))
 
     def done(self) -> None:
         """The request ended well."""
-        self.metrics.e2e.observe(now_s() - self.start_s)
+        self.metrics.e2e.observe(e2el_s(self.start_s, now_s()))
