@@ -59,23 +59,33 @@ class EngineCore:
         """Whether any request is not finished."""
         return self.scheduler.has_work
 
-    def add(self, requests: tuple[Request, ...], matchers: tuple[Matcher, ...] | None = None) -> None:
+    @property
+    def has_steps(self) -> bool:
+        """Whether any request that is not finished waits for no grammar."""
+        return self.scheduler.has_steps
+
+    def add(self, requests: tuple[Request, ...]) -> None:
         """Queue the choices of one API request, all or none. Raises as `Scheduler.add_group`.
 
-        `matchers` are those of their grammar; None: requests that have one wait for it to be compiled.
+        A grammar is compiled here and now; see `hold`.
 
         Raises:
             RequestError: the grammar cannot be used.
         """
-        if matchers is None and requests[0].sampling.structured is not None:
-            matchers = self.structured.compile(requests)
-        domain = self._kv_domain(len(requests[0].prompt_ids))
-        if domain:
-            requests = tuple(replace(r, kv_domain=domain) for r in requests)
-        self.scheduler.add_group(requests)
+        is_structured = requests[0].sampling.structured is not None
+        matchers = self.structured.compile(requests) if is_structured else ()
+        self._queue(requests, is_held=False)
         if matchers:
             self.structured.adopt(requests, matchers)
-        self._counts["requests_added"] += 1
+
+    def hold(self, requests: tuple[Request, ...]) -> None:
+        """Queue them without their grammar, which is being compiled. Raises as `Scheduler.add_group`."""
+        self._queue(requests, is_held=True)
+
+    def let_go(self, requests: tuple[Request, ...], matchers: tuple[Matcher, ...]) -> None:
+        """The grammar of held requests is compiled."""
+        self.scheduler.let_go(r.request_id for r in requests)
+        self.structured.adopt(requests, matchers)
 
     def finish(self, request_ids: Iterable[RequestId], reason: FinishReason) -> News:
         """End sequences in whatever state; unknown ones are passed over."""
@@ -153,6 +163,13 @@ class EngineCore:
         """Stop the backend's threads and free its memory."""
         self.structured.close()
         self._close()
+
+    def _queue(self, requests: tuple[Request, ...], *, is_held: bool) -> None:
+        domain = self._kv_domain(len(requests[0].prompt_ids))
+        if domain:
+            requests = tuple(replace(r, kv_domain=domain) for r in requests)
+        self.scheduler.add_group(requests, is_held=is_held)
+        self._counts["requests_added"] += 1
 
     def _news(self, deltas: Iterable[Delta]) -> News:
         kept = self.structured.settle(deltas)

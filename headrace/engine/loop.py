@@ -22,7 +22,6 @@ from headrace.base.messages import (
     Refused,
 )
 from headrace.base.request import Request
-from headrace.base.step import Delta
 from headrace.engine.core import EngineCore
 from headrace.engine.grammars.compiling import Compiled, CompileQueue
 
@@ -51,7 +50,7 @@ class EngineLoop:
 
     def beat(self) -> Beat:
         """The step counter, for health; from any thread."""
-        return Beat(steps=self._core.steps, has_work=self._core.has_work or not self._inbox.empty())
+        return Beat(steps=self._core.steps, has_work=self._core.has_steps or not self._inbox.empty())
 
     def run(self) -> None:
         """Until `Shutdown`, or until the core fails: then the last event is `Failed`."""
@@ -67,10 +66,10 @@ class EngineLoop:
 
     def _step(self) -> None:
         news = self._core.step()
-        if news is not None and news.deltas:
-            self._send(news)
         if news is None:
             self._wait(self._core.wait_s())
+        else:
+            self._tell(news)
 
     def _take_commands(self) -> None:
         if self._is_held or not self._core.has_work:
@@ -108,32 +107,29 @@ class EngineLoop:
             if command.requests[0].sampling.structured is None:
                 self._core.add(command.requests)
             else:
+                self._core.hold(command.requests)
                 self._compiling.start(command)
         except HeadraceError as error:
             self._refuse(command.requests, error)
 
     def _add_compiled(self, compiled: Compiled) -> None:
         requests, matchers = self._compiling.claim(compiled)
-        if not requests:
-            return
-        try:
-            if compiled.error is not None:
-                raise compiled.error
-            self._core.add(requests, matchers)
-        except HeadraceError as error:
-            self._refuse(requests, error)
+        if compiled.error is None:
+            self._core.let_go(requests, matchers)
+        elif requests:
+            self._core.scheduler.withdraw(r.request_id for r in requests)
+            self._refuse(requests, compiled.error)
 
     def _refuse(self, requests: tuple[Request, ...], error: HeadraceError) -> None:
         names: tuple[RequestId, ...] = tuple(r.request_id for r in requests)
         self._send(Refused(request_ids=names, fault=fault_of(error)))
 
     def _finish(self, command: Finish) -> None:
-        ended = self._compiling.finish(command.request_ids)
-        if ended:
-            deltas = tuple(Delta(name, finish=command.reason) for name in ended)
-            self._tell(News(step=self._core.steps, deltas=deltas))
         self._tell(self._core.finish(command.request_ids, command.reason))
 
     def _tell(self, news: News) -> None:
-        if news.deltas:
-            self._send(news)
+        if not news.deltas:
+            return
+        if self._compiling.num_wanted:  # some of these may have ended before their grammar was compiled
+            self._compiling.drop(delta.request_id for delta in news.deltas if delta.finish is not None)
+        self._send(news)

@@ -72,8 +72,8 @@ class World:
         self.plans = []
         self.flight: list[StepResult] = []
 
-    def add(self, *requests: Request) -> None:
-        self.scheduler.add_group(requests)
+    def add(self, *requests: Request, is_held: bool = False) -> None:
+        self.scheduler.add_group(requests, is_held=is_held)
         self.requests |= {r.request_id: r for r in requests}
 
     def timing(self, name: str) -> SequenceTiming:
@@ -82,7 +82,7 @@ class World:
         return timing
 
     def abort(self, name: str) -> None:
-        self.hear(self.scheduler.abort(RequestId(name)))
+        self.hear(self.scheduler.finish(RequestId(name), FinishReason.ABORT))
 
     def hear(self, delta: Delta | None) -> None:
         if delta is None:
@@ -107,7 +107,7 @@ class World:
         if plan is not None:
             self.plans.append(plan)
             self.flight.append(self.executor.run(plan))
-        elif not self.flight and self.scheduler.has_work:
+        elif not self.flight and self.scheduler.has_steps:
             wait_s = self.scheduler.next_wakeup_s()
             assert wait_s is not None, "stalled: work, nothing planned, nothing to wait for"
             self.clock.advance(wait_s + 1e-6)
@@ -257,15 +257,20 @@ def run_case(case: Case, rng: Random) -> World:
     todo = [
         random_request(rng, f"r{i}", vocab, world.ledger.capacity_tokens) for i in range(rng.randrange(1, 9))
     ]
+    held: list[list[RequestId]] = []  # groups whose grammar is not there yet
     while any(todo) or world.scheduler.has_work:
         if todo and rng.random() < 0.5:
             request = todo.pop()
             if request is not None:
                 most = [1, 1, 1, 2, 4] if request.task is None else [1]
-                world.add(*choices(request, rng.choice(most), rng))
+                group = choices(request, rng.choice(most), rng)
+                held += [[r.request_id for r in group]] if (is_held := rng.random() < 0.25) else []
+                world.add(*group, is_held=is_held)
+        if held and rng.random() < 0.3:
+            world.scheduler.let_go(held.pop(rng.randrange(len(held))))
         if rng.random() < 0.06 and world.requests:
             world.abort(rng.choice(sorted(world.requests)))
-        if world.scheduler.has_work:
+        if world.scheduler.has_steps:
             world.step(case.depth)
         assert len(world.plans) < 3000, "no progress"
     world.verify()

@@ -8,11 +8,14 @@ import pytest
 
 from headrace.base.errors import OverloadError, RequestError
 from headrace.base.grammar import Grammar
+from headrace.base.ids import RequestId
 from headrace.base.messages import AddGroup
 from headrace.base.request import Request, SamplingParams
 from headrace.base.tasks import BeamSearch
+from headrace.base.terms import ANYBODY, Tenant, Terms
 from headrace.engine.grammars import compiling
 from headrace.engine.grammars.compiling import Compiled, CompileQueue
+from headrace.engine.grammars.turns import Turns
 from headrace.engine.intake import Ask, Intake
 from tests.kit.scripted import text_of
 
@@ -38,11 +41,17 @@ class Fake:
         return tuple(r.request_id for r in requests)
 
 
-def group(name: str, source: str, count: int = 1) -> AddGroup:
+A, B, HEAVY = Tenant(name="a"), Tenant(name="b"), Tenant(name="heavy", weight=2.0)
+
+
+def group(name: str, source: str, count: int = 1, tenant: Tenant = ANYBODY) -> AddGroup:
     sampling = SamplingParams(structured=Grammar.regex(source), seed=1)
     ids = [f"{name}{i}" for i in range(count)]
+    terms = Terms(tenant=tenant)
     return AddGroup(
-        requests=tuple(Request(request_id=cast("Any", i), prompt_ids=(1,), sampling=sampling) for i in ids)
+        requests=tuple(
+            Request(request_id=cast("Any", i), prompt_ids=(1,), sampling=sampling, terms=terms) for i in ids
+        )
     )
 
 
@@ -92,7 +101,8 @@ def test_who_leaves_while_it_compiles_is_not_queued(fake):
     queue, ends = start(fake, 10)
     queue.start(group("a", "slow", 3))
     queue.start(group("b", "never"))
-    assert queue.finish(["a1", "b0", "unknown"]) == ("a1", "b0")
+    queue.drop([RequestId(name) for name in ("a1", "b0", "unknown")])
+    assert queue.num_wanted == 2
     fake.go.set()
     requests, matchers = queue.claim(ends.get(timeout=10))
     assert [r.request_id for r in requests] == list(matchers) == ["a0", "a2"]
@@ -101,14 +111,69 @@ def test_who_leaves_while_it_compiles_is_not_queued(fake):
     assert "never" not in fake.seen
 
 
-def test_the_line_is_bounded_and_ids_are_unique(fake):
-    queue, _ = start(fake, 10)
-    queue.start(group("a", "slow", 3))
-    with pytest.raises(RequestError, match="in use"):
-        queue.start(group("a", "x"))
-    queue.start(group("b", "x", compiling.MAX_WAITING))
-    with pytest.raises(OverloadError, match="wait for their grammar"):
-        queue.start(group("c", "x"))
+def test_one_tenant_with_endless_grammars_stops_itself_only(fake, monkeypatch):
+    monkeypatch.setattr(compiling, "MAX_OWN_STUCK", 1)
+    queue, ends = start(fake, 0.02)
+    queue.start(group("a", "slow", tenant=A))
+    assert isinstance(ends.get(timeout=10).error, RequestError)
+    queue.start(group("b", "x", tenant=A))
+    queue.start(group("c", "x", tenant=B))
+    told = {
+        str(end.group.requests[0].request_id): end.error for end in (ends.get(timeout=10) for _ in range(2))
+    }
+    assert isinstance(told["b0"], OverloadError)
+    assert told["c0"] is None
+
+
+def test_a_library_that_cannot_even_begin_fails_each_request(fake, monkeypatch):
+    def panic() -> None:
+        raise BaseException("the vocabulary broke it")
+
+    monkeypatch.setattr(fake, "prepare", panic)
+    queue, ends = start(fake, 10)
+    for name in "ab":
+        queue.start(group(name, "x"))
+        assert "the vocabulary broke it" in str(ends.get(timeout=10).error)
+
+
+def order(turns: Turns, seconds: dict[str, float]) -> list[str]:
+    """The tenants in their turns, each charged by its name."""
+    told = []
+    while turns:
+        group = turns.take()
+        told.append(group.requests[0].terms.tenant.name)
+        turns.charge(group, seconds[told[-1]])
+    return told
+
+
+def test_tenants_take_turns_by_the_time_their_grammars_took():
+    turns = Turns()
+    for i in range(8):
+        turns.put(group(f"a{i}", "x", tenant=A))
+    for i in range(4):
+        turns.put(group(f"b{i}", "x", tenant=B))
+    assert order(turns, {"a": 1.0, "b": 1.0}) == list("abababab") + ["a"] * 4
+    for i in range(9):
+        turns.put(group(f"a{i}", "x", tenant=A))
+        turns.put(group(f"h{i}", "x", tenant=HEAVY))
+    assert order(turns, {"a": 1.0, "heavy": 1.0})[:9].count("heavy") == 6
+
+
+def test_who_was_away_is_not_owed_for_it_and_nobody_sheds_a_debt_by_leaving():
+    turns = Turns()
+    for i in range(50):
+        turns.put(group(f"a{i}", "x", tenant=A))
+    order(turns, {"a": 1.0})
+    for i in range(4):
+        turns.put(group(f"b{i}", "x", tenant=B))
+        turns.put(group(f"a{i}", "x", tenant=A))
+    assert order(turns, {"a": 1.0, "b": 1.0}) == list("bbababaa")
+    turns.put(group("b", "x", tenant=B))
+    assert order(turns, {"b": 5.0}) == ["b"]
+    turns.put(group("b", "x", tenant=B))
+    for i in range(3):
+        turns.put(group(f"a{i}", "x", tenant=A))
+    assert order(turns, {"a": 1.0, "b": 1.0}) == list("aaab")
 
 
 def test_a_beam_search_has_no_grammar():

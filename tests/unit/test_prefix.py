@@ -143,7 +143,7 @@ def test_kv8_a_finished_request_leaves_nothing_behind():
     tracemalloc.start()
     sizes = []
     for i in range(600):
-        world.scheduler.add(make_request(f"r{i}", [i, i + 1, i + 2], max_tokens=2))
+        world.scheduler.add_group((make_request(f"r{i}", [i, i + 1, i + 2], max_tokens=2),))
         while world.scheduler.has_work:
             plan = world.scheduler.plan()
             assert plan is not None
@@ -168,7 +168,7 @@ def test_pc9_the_cache_costs_little_when_nothing_repeats():
         )
         start = time.process_time()
         for i in range(40):
-            world.scheduler.add(make_request(f"r{i}", range(i * 1000, i * 1000 + 512), max_tokens=1))
+            world.scheduler.add_group((make_request(f"r{i}", range(i * 1000, i * 1000 + 512), max_tokens=1),))
             plan = world.scheduler.plan()
             assert plan is not None
             row = plan.rows[0]

@@ -109,8 +109,8 @@ def test_abort_is_ordinary_in_every_state_and_idempotent():
     for name in ("queued", "prefilling", "decoding", "queued.1", "queued.2"):
         world.abort(name)
         world.scheduler.check()
-        assert world.scheduler.abort(RequestId(name)) is None
-    assert world.scheduler.abort(RequestId("unknown")) is None
+        assert world.scheduler.finish(RequestId(name), FinishReason.ABORT) is None
+    assert world.scheduler.finish(RequestId("unknown"), FinishReason.ABORT) is None
     assert world.scheduler.stats().blocks_held == 0
     assert not world.scheduler.has_work
     world.verify()

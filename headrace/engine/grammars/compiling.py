@@ -1,11 +1,14 @@
-"""Requests whose grammar is being compiled: off the loop, one after the other, each with a limit on time."""
+"""Grammars that are being compiled: off the loop, one after the other, each with a limit on time.
+
+Their requests wait in the scheduler's queue meanwhile, under its bounds.
+"""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
-from threading import Thread
+from threading import Condition, Thread
 
+from headrace.base.clock import now_s
 from headrace.base.errors import HeadraceError, OverloadError, RequestError
 from headrace.base.faults import error_of, fault_of
 from headrace.base.grammar import PARAM
@@ -13,12 +16,13 @@ from headrace.base.ids import RequestId
 from headrace.base.messages import AddGroup
 from headrace.base.request import Request
 from headrace.engine.grammars.structured import Structured
+from headrace.engine.grammars.turns import Turns
 from headrace.host.grammar.matcher import Matcher
 
-MAX_WAITING = 256
-"""Most sequences that wait for their grammar, rounded up to a group."""
 MAX_STUCK = 4
 """Most compilations over their limit that may still run; while there are that many, none is begun."""
+MAX_OWN_STUCK = 2
+"""The same of one tenant, for this tenant."""
 COMPILE_S = 10.0
 
 
@@ -46,35 +50,33 @@ class CompileQueue:
         self._structured = structured
         self._done = done
         self._limit_s = limit_s
-        self._jobs: SimpleQueue[AddGroup] = SimpleQueue()
+        self._turns = Turns()
+        self._came = Condition()
+        """Guards the turns."""
         self._wanted: dict[RequestId, AddGroup] = {}
-        self._stuck: list[Thread] = []
+        self._stuck: list[tuple[Thread, str]] = []
+        """Threads that took too long, and their tenants."""
         self._thread: Thread | None = None
 
     def start(self, group: AddGroup) -> None:
-        """Begin to compile the grammar of a group.
-
-        Raises:
-            OverloadError: too many wait.
-            RequestError: a request id is in use.
-        """
-        if len(self._wanted) >= MAX_WAITING:
-            raise OverloadError(
-                f"{MAX_WAITING} sequences wait for their grammar to be compiled; try again later",
-                retry_after_s=1.0,
-            )
-        names = [r.request_id for r in group.requests]
-        if not self._wanted.keys().isdisjoint(names):
-            raise RequestError(f"request id in use: {', '.join(sorted(names))}", param="request_id")
-        self._wanted.update(dict.fromkeys(names, group))
+        """Begin to compile the grammar of a group, whose requests no other group has."""
+        self._wanted.update(dict.fromkeys((r.request_id for r in group.requests), group))
         if self._thread is None:
             self._thread = Thread(target=self._work, name="headrace-grammars", daemon=True)
             self._thread.start()
-        self._jobs.put(group)
+        with self._came:
+            self._turns.put(group)
+            self._came.notify()
 
-    def finish(self, request_ids: Iterable[RequestId]) -> tuple[RequestId, ...]:
-        """Those of these requests that wait here; they no longer do."""
-        return tuple(name for name in request_ids if self._wanted.pop(name, None) is not None)
+    def drop(self, request_ids: Iterable[RequestId]) -> None:
+        """These requests are over, if they wait here."""
+        for name in request_ids:
+            self._wanted.pop(name, None)
+
+    @property
+    def num_wanted(self) -> int:
+        """Requests that wait here."""
+        return len(self._wanted)
 
     def claim(self, compiled: Compiled) -> tuple[tuple[Request, ...], tuple[Matcher, ...]]:
         """The requests of a compiled group still wanted, with their matchers (none after an error)."""
@@ -89,18 +91,28 @@ class CompileQueue:
 
     def _work(self) -> None:
         while True:
-            group = self._jobs.get()
-            if any(self._wanted.get(r.request_id) is group for r in group.requests):
-                made = self._compile(group)
-                self._done(made)
-                if made.error is None and self._jobs.empty():
-                    with suppress(BaseException):  # a panic of the library must not end this thread
-                        self._structured.restock(group.requests)
+            with self._came:
+                while not self._turns:
+                    self._came.wait()
+                group = self._turns.take()
+            if not any(self._wanted.get(r.request_id) is group for r in group.requests):
+                continue
+            began_s = now_s()
+            made = self._compile(group)
+            with self._came:
+                self._turns.charge(group, now_s() - began_s)
+                is_last = not self._turns
+            self._done(made)
+            if made.error is None and is_last:
+                with suppress(BaseException):  # a panic of the library must not end this thread
+                    self._structured.restock(group.requests)
 
     def _compile(self, group: AddGroup) -> Compiled:
         """Compile, or give up waiting for it: a thread cannot be ended from outside."""
-        self._stuck = [thread for thread in self._stuck if thread.is_alive()]
-        if len(self._stuck) >= MAX_STUCK:
+        self._stuck = [entry for entry in self._stuck if entry[0].is_alive()]
+        tenant = group.requests[0].terms.tenant.name
+        num_own = sum(name == tenant for _, name in self._stuck)
+        if len(self._stuck) >= MAX_STUCK or num_own >= MAX_OWN_STUCK:
             return Compiled(
                 group=group,
                 error=OverloadError(
@@ -117,7 +129,7 @@ class CompileQueue:
         thread.join(self._limit_s)
         if not thread.is_alive():
             return made
-        self._stuck.append(thread)
+        self._stuck.append((thread, tenant))
         text = f"the grammar takes longer than {self._limit_s:g} s to compile; make it simpler"
         return Compiled(group=group, error=RequestError(text, param=PARAM))
 

@@ -1,7 +1,7 @@
 """Those who wait: in which order, since when, and why.
 
-Three places: `returning` (preempted, always first, by rank), `fresh` (never ran, in fair order), and parked
-(siblings whose leader's prompt is being computed).
+Four places: `returning` (preempted, always first, by rank), `fresh` (never ran, in fair order), parked
+(siblings whose leader's prompt is being computed), and held (their grammars are being compiled).
 
 The time waited is booked by reason without touching each sequence in each step: one clock per queue adds the
 seconds between plans to the reason that held back its head; a sequence notes the clock when it enters and
@@ -9,12 +9,12 @@ takes the difference when it leaves.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from headrace.base.errors import InvariantError
 from headrace.base.ids import RequestId
 from headrace.host.sched.fair.line import FairLine
-from headrace.host.sched.sequence import Sequence, WaitReason
+from headrace.host.sched.sequence import Sequence, SequenceState, WaitReason
 
 
 class ReasonClock:
@@ -51,18 +51,24 @@ class WaitQueue:
         self.num_tokens = 0
         """Prompt tokens of sequences that wait for their first step."""
         self._parked: dict[RequestId, list[Sequence]] = {}
+        self._held: dict[RequestId, Sequence] = {}
         self._since: dict[RequestId, tuple[float, dict[WaitReason, float] | None]] = {}
         self._arrivals: dict[RequestId, float] = {}
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that have never run, parked ones included."""
+        """Sequences that have never run, parked ones included, held ones not."""
         return len(self.fresh) + self.num_parked
 
     @property
     def num_total(self) -> int:
         """Everybody who waits."""
-        return len(self.fresh) + self.num_parked + len(self.returning)
+        return len(self.fresh) + self.num_parked + len(self.returning) + len(self._held)
+
+    @property
+    def held_ids(self) -> Collection[RequestId]:
+        """Those who cannot run yet, whatever room there is."""
+        return self._held
 
     @property
     def oldest_arrival_s(self) -> float | None:
@@ -70,16 +76,22 @@ class WaitQueue:
         return next(iter(self._arrivals.values()), None)
 
     def push(self, seq: Sequence, now_s: float) -> None:
-        """A new sequence, ready to run."""
+        """A new sequence; it waits for its leader's prompt, if that is not computed yet."""
         self._enter(seq)
-        self._join(seq, now_s)
+        self._join_or_park(seq, now_s)
 
-    def park(self, seq: Sequence, leader: RequestId, now_s: float) -> None:
-        """A new sequence that waits for its leader's prompt."""
+    def hold(self, seq: Sequence, now_s: float) -> None:
+        """A new sequence that cannot run before its grammar is compiled."""
         self._enter(seq)
-        self._parked.setdefault(leader, []).append(seq)
-        self.num_parked += 1
+        self._held[seq.request_id] = seq
         self._since[seq.request_id] = (now_s, None)
+
+    def let_go(self, seq: Sequence, now_s: float) -> None:
+        """The grammar of a held sequence is compiled."""
+        since_s, _ = self._since.pop(seq.request_id)
+        seq.life.waits[WaitReason.GRAMMAR] = now_s - since_s
+        del self._held[seq.request_id]
+        self._join_or_park(seq, now_s)
 
     def release(self, leader: RequestId, now_s: float) -> None:
         """The leader's prompt is computed, or the leader is gone: its siblings may run."""
@@ -108,6 +120,8 @@ class WaitQueue:
             _cut(self.returning, seq)
             waits[WaitReason.PREEMPTED] = waits.get(WaitReason.PREEMPTED, 0.0) + now_s - since_s
             return
+        elif self._held.pop(seq.request_id, None) is not None:
+            waits[WaitReason.GRAMMAR] = now_s - since_s
         else:
             waits[WaitReason.LEADER] = now_s - since_s
             self._unpark(seq)
@@ -118,7 +132,16 @@ class WaitQueue:
     def overdue(self, deadline_s: float) -> list[Sequence]:
         """Sequences that arrived before `deadline_s` and have never run."""
         parked = (seq for group in self._parked.values() for seq in group)
-        return [s for s in (*self.fresh, *parked) if s.life.arrival_s <= deadline_s]
+        return [s for s in (*self.fresh, *self._held.values(), *parked) if s.life.arrival_s <= deadline_s]
+
+    def lanes(self) -> Mapping[str, list[Sequence]]:
+        """By tenant and in order of rank, those who have never run, parked ones not. Do not change them."""
+        if not self._held:
+            return self.fresh.lanes
+        found: dict[str, list[Sequence]] = {}
+        for seq in sorted((*self.fresh, *self._held.values()), key=_rank):
+            found.setdefault(seq.account.tenant.name, []).append(seq)
+        return found
 
     def check(self) -> None:
         """Order and counts.
@@ -131,7 +154,7 @@ class WaitQueue:
             raise InvariantError(f"the queue is out of order: {ranks}")
         self.fresh.check()
         parked = [s for group in self._parked.values() for s in group]
-        waiting = [*self.fresh, *parked]
+        waiting = [*self.fresh, *self._held.values(), *parked]
         if len(parked) != self.num_parked or len(self._since) != self.num_total:
             raise InvariantError("the queue's counts do not match its sequences")
         if self.num_tokens != sum(map(self._tokens_of, waiting)) or len(self._arrivals) != len(waiting):
@@ -149,6 +172,16 @@ class WaitQueue:
         self._arrivals[seq.request_id] = seq.life.arrival_s
         self.num_tokens += self._tokens_of(seq)
         seq.account.num_waiting += 1
+
+    def _join_or_park(self, seq: Sequence, now_s: float) -> None:
+        leader = seq.leader
+        is_behind = leader is not None and leader.num_valid < seq.num_prompt - 1
+        if leader is None or not is_behind or leader.state is SequenceState.FINISHED:
+            self._join(seq, now_s)
+            return
+        self._parked.setdefault(leader.request_id, []).append(seq)
+        self.num_parked += 1
+        self._since[seq.request_id] = (now_s, None)
 
     def _join(self, seq: Sequence, now_s: float) -> None:
         self.clock.advance(now_s)

@@ -9,7 +9,7 @@ finishes.
 may run ahead of results by one step.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from headrace.base.errors import InvariantError, RequestError
 from headrace.base.ids import RequestId
@@ -24,16 +24,16 @@ from headrace.host.sched.beams.forks import Forks
 from headrace.host.sched.fair.account import Account, Accounts
 from headrace.host.sched.fair.deadlines import Deadlines
 from headrace.host.sched.fair.door import Door
+from headrace.host.sched.fair.late import late_ones, next_late_s
 from headrace.host.sched.fair.rank import rank_of
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.outcome import accept
 from headrace.host.sched.planner import Planner
 from headrace.host.sched.queue import WaitQueue
 from headrace.host.sched.sequence import NO_TROUBLE, Sequence, SequenceState, Trouble, WaitReason
-from headrace.host.sched.stats import SchedulerStats
+from headrace.host.sched.stats import SchedulerStats, take_stats
 from headrace.host.sched.view import BatchPolicy
 
-_LATE: Trouble = ("the request's deadline has passed", "DeadlineError")
 _DISPLACED: Trouble = ("the queue is full, and others wait for less; try again later", "OverloadError")
 
 
@@ -69,19 +69,17 @@ class Scheduler:
 
     # ---- requests come and go ----
 
-    def add(self, request: Request) -> None:
-        """Queue a request.
+    def add_group(self, requests: tuple[Request, ...], *, is_held: bool = False) -> None:
+        """Queue all of these (the choices of one API request, leader first), or none.
+
+        Held ones take part in everything but steps until they are let go.
 
         Raises:
-            RequestError: it is malformed, or its id is in use.
-            CapacityError: it can never fit the KV pool.
-            ContextLengthError: it exceeds the context limit.
+            RequestError: one is malformed, or its id is in use.
+            CapacityError: one can never fit the KV pool.
+            ContextLengthError: one exceeds the context limit.
             OverloadError: the queue is full.
         """
-        self.add_group((request,))
-
-    def add_group(self, requests: tuple[Request, ...]) -> None:
-        """Queue all of these (the choices of one API request, leader first), or none. Raises as `add`."""
         names = {r.request_id for r in requests}
         if len(names) < len(requests) or not names.isdisjoint(self._sequences):
             raise RequestError(f"request id in use: {', '.join(sorted(names))}", param="request_id")
@@ -93,14 +91,25 @@ class Scheduler:
         for seq in door.enter(requests, now_s):
             self._displaced.append(self._end(seq, FinishReason.ERROR, now_s, trouble=_DISPLACED))
         for request in requests:
-            self._enqueue(request, now_s, account)
+            self._enqueue(request, now_s, account, is_held=is_held)
 
-    def abort(self, request_id: RequestId) -> Delta | None:
-        """End a request in whatever state; its last delta, None when it is unknown or over."""
-        return self.finish(request_id, FinishReason.ABORT)
+    def let_go(self, request_ids: Iterable[RequestId]) -> None:
+        """What these were held for is there: those that are not over may run."""
+        for request_id in request_ids:
+            seq = self._sequences.get(request_id)
+            if seq is not None:
+                self._queue.let_go(seq, self._now_s())
+
+    def withdraw(self, request_ids: Iterable[RequestId]) -> None:
+        """These held ones turn out wrong: they end without last deltas, and get back what they spent."""
+        for request_id in request_ids:
+            seq = self._sequences.get(request_id)
+            if seq is not None:
+                seq.account.spend(0 if seq.leader is not None else -seq.num_prompt)
+                self._end(seq, FinishReason.ERROR, self._now_s())
 
     def finish(self, request_id: RequestId, reason: FinishReason) -> Delta | None:
-        """End a request from outside (a stop string was found in its text). As `abort`."""
+        """End a request in whatever state; its last delta, None when it is unknown or over."""
         seq = self._sequences.get(request_id)
         return None if seq is None else self._end(seq, reason, self._now_s())
 
@@ -110,13 +119,9 @@ class Scheduler:
         Those that had to leave a full queue since the last call are told here too.
         """
         ended, self._displaced = self._displaced, []
-        now_s, most_s = self._now_s(), self._limits.max_queue_s
-        for seq in self._deadlines.take(now_s):
-            ended.append(self._end(seq, FinishReason.ERROR, now_s, trouble=_LATE))
-        if most_s is not None:
-            text = f"no slot within schedule.max_queue_s = {most_s:g} s; try again later"
-            for seq in self._queue.overdue(now_s - most_s):
-                ended.append(self._end(seq, FinishReason.ERROR, now_s, trouble=(text, "OverloadError")))
+        now_s = self._now_s()
+        for seq, trouble in late_ones(self._deadlines, self._queue, self._limits, now_s):
+            ended.append(self._end(seq, FinishReason.ERROR, now_s, trouble=trouble))
         return tuple(ended)
 
     # ---- a step ----
@@ -177,11 +182,7 @@ class Scheduler:
         moments: list[float] = []
         if self._planner.opens_at_s is not None and self._queue.num_waiting:
             moments.append(self._planner.opens_at_s)
-        oldest = self._queue.oldest_arrival_s
-        if self._limits.max_queue_s is not None and oldest is not None:
-            moments.append(oldest + self._limits.max_queue_s)
-        if self._deadlines.next_s is not None:
-            moments.append(self._deadlines.next_s)
+        moments += next_late_s(self._deadlines, self._queue, self._limits)
         return max(0.0, min(moments) - self._now_s()) if moments else None
 
     @property
@@ -189,17 +190,17 @@ class Scheduler:
         """Whether any request is not finished."""
         return bool(self._sequences)
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether any request that is not held is not finished."""
+        return len(self._sequences) > len(self._queue.held_ids)
+
     def stats(self) -> SchedulerStats:
         """State now and counts since start. Cost: constant."""
-        ledger = self._ledger
-        return SchedulerStats(
-            waiting=self._queue.num_total,
-            running=len(self._roster.running),
-            queued_tokens=self._queue.num_tokens,
-            blocks_free=ledger.free_blocks,
-            blocks_held=ledger.held_blocks,
-            blocks_cached=ledger.cached_blocks,
-            prefix=ledger.prefix_stats(),
+        return take_stats(
+            self._queue,
+            self._roster,
+            self._ledger,
             preemptions=self._planner.num_preempted,
             steps=self._step,
             slot_steps=self._slot_steps,
@@ -222,7 +223,7 @@ class Scheduler:
 
     # ---- inside ----
 
-    def _enqueue(self, request: Request, now_s: float, account: Account) -> None:
+    def _enqueue(self, request: Request, now_s: float, account: Account, *, is_held: bool) -> None:
         arrival_s = min(request.arrival_s, now_s) if request.arrival_s > 0.0 else now_s
         chain = KeyChain(Domain.of(request), self._ledger.block_size)
         rank = rank_of(request, now_s, self._num_arrived, self._limits.ageing_s)
@@ -230,11 +231,8 @@ class Scheduler:
         self._num_arrived += self._forks.open(seq)
         self._sequences[request.request_id] = seq
         self._deadlines.add(seq, len(self._sequences))
-        leader = seq.leader = _leader_of(seq, self._sequences)
-        if leader is not None and leader.num_valid < seq.num_prompt - 1:
-            self._queue.park(seq, leader.request_id, now_s)
-        else:
-            self._queue.push(seq, now_s)
+        seq.leader = _leader_of(seq, self._sequences)
+        (self._queue.hold if is_held else self._queue.push)(seq, now_s)
 
     def _take(self, seq: Sequence, row: Row, result: RowResult, now_s: float) -> Delta | None:
         if result.error is not None:  # what this row computed is not to be trusted: do not publish it

@@ -39,6 +39,8 @@ class WaitReason(Enum):
     PREEMPTED = "preempted"
     TENANT = "tenant_limit"
     """Its tenant has as many running, or as much of the KV pool, as it may."""
+    GRAMMAR = "grammar"
+    """Its grammar is being compiled."""
 
 
 @dataclass(slots=True)

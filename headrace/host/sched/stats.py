@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from headrace.host.kv.ledger import KVLedger
 from headrace.host.kv.prefix import PrefixStats
+from headrace.host.sched.queue import WaitQueue
+from headrace.host.sched.roster import Roster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +29,17 @@ class SchedulerStats:
     """Per step, slots that ran no row although a sequence waited to run; the cost of a batching policy."""
     late_results: int
     """Row results that came after their sequence had left its slot, and were ignored."""
+
+
+def take_stats(queue: WaitQueue, roster: Roster, ledger: KVLedger, **counts: int) -> SchedulerStats:
+    """The state now; `counts` are the others."""
+    return SchedulerStats(
+        waiting=queue.num_total,
+        running=len(roster.running),
+        queued_tokens=queue.num_tokens,
+        blocks_free=ledger.free_blocks,
+        blocks_held=ledger.held_blocks,
+        blocks_cached=ledger.cached_blocks,
+        prefix=ledger.prefix_stats(),
+        **counts,
+    )

@@ -2,6 +2,6 @@
 
 Owns what each tenant has and has had (`account`), the order within a tenant and its ageing (`rank`), the line
 of those who wait (`line`), who may queue up (`door`), parts of the KV pool (`share`), and deadlines
-(`deadlines`). Must not know rows or tokens. Reading order: `rank`, `account`, `line`, `door`, `share`,
-`deadlines`.
+(`deadlines`, `late`). Must not know rows or tokens. Reading order: `rank`, `account`, `line`, `door`,
+`share`, `deadlines`, `late`.
 """

@@ -83,17 +83,18 @@ class Door:
 
     def _who_leaves(self, num: int, tokens: int, over: int, over_tokens: int) -> list[Sequence] | None:
         """Sequences of the longest lane that make room, its last ones; None: these have no claim to it."""
-        line = self.queue.fresh
-        if not line:
+        lanes, name = self.queue.lanes(), self.account.tenant.name
+        if not lanes:
             return None
-        lane, name = line.longest(), self.account.tenant.name
-        parts = line.num_tenants + int(not line.has(name))
+        lane, own = max(lanes.values(), key=len), lanes.get(name, [])
+        parts = len(lanes) + int(not own)
         limits = self.limits
         if lane[0].account is self.account or parts < 2:
             return None
         if self.account.num_waiting + num > limits.max_queued_requests // parts:
             return None
-        if over_tokens > 0 and line.num_tokens(name) + tokens > limits.max_queued_tokens // parts:
+        own_tokens = sum(s.num_prompt for s in own if s.leader is None)
+        if over_tokens > 0 and own_tokens + tokens > limits.max_queued_tokens // parts:
             return None
         leaving: list[Sequence] = []
         for seq in reversed(lane):

@@ -5,7 +5,7 @@ priorities, the one whose first has waited longest is next, where a level is wor
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
 
 from headrace.base.errors import InvariantError
@@ -33,9 +33,9 @@ class FairLine:
             yield from lane
 
     @property
-    def num_tenants(self) -> int:
-        """Tenants that wait."""
-        return len(self._lanes)
+    def lanes(self) -> Mapping[str, list[Sequence]]:
+        """The sequences by tenant, in order. Do not change them."""
+        return self._lanes
 
     def add(self, seq: Sequence) -> None:
         """Queue up. Who comes back from a pause is not owed for it: its count rises to the others'."""
@@ -75,18 +75,6 @@ class FairLine:
             if i < len(lane) and name not in barred:
                 heads.append(lane[i])
         return self._best(heads) if heads else None
-
-    def has(self, name: str) -> bool:
-        """Whether this tenant waits."""
-        return name in self._lanes
-
-    def num_tokens(self, name: str) -> int:
-        """Prompt tokens of this tenant's sequences. Cost: linear in them."""
-        return sum(s.num_prompt for s in self._lanes.get(name, ()) if s.leader is None)
-
-    def longest(self) -> list[Sequence]:
-        """The sequences of the tenant that has most of them, in order."""
-        return max(self._lanes.values(), key=len)
 
     def check(self) -> None:
         """Order and count.
