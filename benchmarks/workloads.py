@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from benchmarks.client import Answer, ask
-from benchmarks.text import Corpus
+from headrace.tools.bench.text import Corpus
 
 CORPUS = Corpus()
 LENGTHS = 17

@@ -4,7 +4,7 @@ import json
 import random
 from dataclasses import dataclass
 
-from benchmarks.text import Corpus
+from headrace.tools.bench.text import Corpus
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"

@@ -62,7 +62,11 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     )
     names = COMMANDS.names()
     if arguments and arguments[0] in names:
-        app.command(arguments[0], help=page(arguments[0]))(COMMANDS.get(arguments[0]))
+        found = COMMANDS.get(arguments[0])
+        if isinstance(found, typer.Typer):  # a command of commands
+            app.add_typer(found, name=arguments[0])
+        else:
+            app.command(arguments[0], help=page(arguments[0]))(found)
     else:
         for name in names:
             app.command(name, help=first_line(name))(_not_called)

@@ -21,7 +21,8 @@ class Corpus:
     words: list[str] = field(default_factory=_words)
 
     def cut(self, rng: random.Random, tokens: int) -> str:
-        at, out, size = rng.randrange(len(self.words)), [], 0
+        """Text of about so many tokens."""
+        at, out, size = rng.randrange(len(self.words)), list[str](), 0
         while size < tokens * CHARS_PER_TOKEN:
             word = self.words[at % len(self.words)]
             out.append(word)
