@@ -2,10 +2,10 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import typer
 
@@ -133,12 +133,13 @@ def _wish(given: dict[str, Any], *, ignore_eos: bool) -> Callable[[str], Any]:
         raise RequestError(f"--extra is no JSON: {error}", param="extra") from error
     if not isinstance(extra, dict):
         raise RequestError(f"--extra must be a JSON object, got {given['extra']!r}", param="extra")
-    fields = {"temperature": 0} | ({"ignore_eos": True} if ignore_eos else {}) | extra
+    fields: dict[str, Any] = {"temperature": 0} | ({"ignore_eos": True} if ignore_eos else {})
+    fields |= cast("dict[str, Any]", extra)
     return lambda model: Wish(model, endpoint == "chat", timeout_s, fields)
 
 
 @contextmanager
-def watching() -> Iterator[tuple[Callable[[str], None], Callable[[Any], None]]]:
+def watching() -> Generator[tuple[Callable[[str], None], Callable[[Any], None]]]:
     """A line on standard error while requests run, when that is a terminal.
 
     Gives two calls: say what runs now; count an outcome (`tools.bench.ask.Outcome`).

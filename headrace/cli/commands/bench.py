@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -185,7 +185,7 @@ async def _compare(
         def half(number: int, name: str) -> None:
             begin(f"pair {number + 1} of {pairs}, {name}")
 
-        found = await comparing.compare(*sides, asked.plan, pairs, half, count)
+        found = await comparing.compare(sides[0], sides[1], asked.plan, pairs, half, count)
     names = [f"{s.wish.model} at {s.client.target.host}:{s.client.target.port}" for s in sides]
     title = f"A ({names[0]}) and B ({names[1]}): {described(asked.plan)}"
     files.write(
@@ -233,7 +233,7 @@ def latency(  # noqa: PLR0913 - one parameter per flag
     _offline(settings, json_file, lambda llm: offline.latency(llm, batch, repeat))
 
 
-def _offline(settings: Gathered, json_file: Path | None, measured: Any) -> None:
+def _offline(settings: Gathered, json_file: Path | None, measured: Callable[[Any], Any]) -> None:
     from headrace.engine.llm import LLM
 
     files = Files(json_file, None, None)

@@ -10,7 +10,7 @@ from headrace.tools.bench.ask import Outcome, Wish, ask
 from headrace.tools.bench.datasets.talk import Talk
 from headrace.tools.bench.wire import Client
 
-LAG_PROBE_S = 0.02
+LAG_PROBE_S = 1 / 64
 OnDone = Callable[[Outcome], None]
 
 
@@ -23,7 +23,7 @@ class Load:
     end_s: float
     """When the last answer was over."""
     loop_lags_s: list[float] = field(default_factory=list[float])
-    """How late the event loop of this client was, probed every 20 ms."""
+    """How late the event loop of this client was, probed 64 times a second."""
 
     @property
     def seconds(self) -> float:

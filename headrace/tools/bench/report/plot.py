@@ -122,6 +122,8 @@ def _picture(path: Path, charts: Sequence[Chart]) -> None:
     import matplotlib.pyplot as plt  # noqa: PLC0415
 
     rows = (len(charts) + 1) // 2
+    grid: Any
+    figure: Any
     figure, grid = plt.subplots(rows, 2, figsize=(11, 3.2 * rows), squeeze=False)
     cells: list[Any] = list(grid.flat)
     for cell, chart in zip(cells, charts, strict=False):

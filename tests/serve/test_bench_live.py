@@ -1,0 +1,48 @@
+"""`headrace bench` against a live server and over real sockets."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.serve.conftest import Live
+
+
+def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "headrace.cli.main", "bench", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_live_server_is_measured(live_server: Live, tmp_path: Path) -> None:
+    page = tmp_path / "load.html"
+    ask = ("--num-requests", "6", "--input-tokens", "24", "--output-tokens", "8", "--concurrency", "3")
+    done = bench("serve", "--url", live_server.url, *ask, "--json", "-", "--plot", str(page))
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert (facts["sent"], facts["completed"], facts["failures"]) == (6, 6, {})
+    assert facts["tokens"]["output"] == 6 * 8
+    assert facts["tokens"]["are_reported"]
+    assert facts["ttft_ms"]["count"] == facts["e2el_ms"]["count"] == 6
+    for row in facts["requests"]:
+        assert row["due_s"] <= row["sent_s"] < row["events_s"][0] <= row["events_s"][-1] <= row["end_s"]
+        assert row["output_tokens"] == 8
+    assert page.read_text().count("<svg") >= 5
+
+
+def test_what_the_server_refuses_ends_in_one_line(live_server: Live) -> None:
+    done = bench("serve", "--url", live_server.url, "--extra", '{"nonsense": 1}')
+    assert done.returncode == 2
+    assert "nonsense" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_engine_in_this_process_is_measured(smollm2_path: Path) -> None:
+    ask = (str(smollm2_path), "--threads", "1", "--max-model-len", "256", "--repeat", "2", "--json", "-")
+    shape = ("--input-tokens", "20", "--output-tokens", "4")
+    quick = json.loads(bench("latency", *ask, *shape, "--batch-size", "2").stdout)
+    assert [(r["requests"], r["prompt_tokens"], r["output_tokens"]) for r in quick["runs"]] == [
+        (2, 40, 8)
+    ] * 2
+    many = json.loads(bench("throughput", *ask, *shape, "--num-requests", "3").stdout)
+    assert [(r["requests"], r["output_tokens"]) for r in many["runs"]] == [(3, 12)] * 2
+    assert many["output_tokens_per_s"]["min"] > 0
