@@ -1,6 +1,7 @@
 """What crosses the border to the engine: commands go in, events come out. Plain data, no code."""
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from headrace.base.ids import RequestId
 from headrace.base.request import FinishReason, Request
@@ -30,6 +31,13 @@ class AskStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskPicture:
+    """Ask for a `Picture`; it carries the same number."""
+
+    ask_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shutdown:
     """Abort everything and end."""
 
@@ -41,7 +49,7 @@ class Hold:
     is_held: bool
 
 
-Command = AddGroup | Finish | AskStats | Shutdown | Hold
+Command = AddGroup | Finish | AskStats | AskPicture | Shutdown | Hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,46 @@ class Stats:
     gauges: dict[str, float]
 
 
+class BlockState(IntEnum):
+    """What a block of the pool is."""
+
+    FREE = 0
+    CACHED = 1
+    """Held by nobody; a prefix hit can still use it."""
+    HELD = 2
+    SHARED = 3
+    """Held by several sequences."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningRow:
+    """A running sequence."""
+
+    request_id: str
+    slot: int
+    prompt_tokens: int
+    computed_tokens: int
+    """Positions whose KV is computed, cached ones included."""
+    cached_tokens: int
+    output_tokens: int
+    max_tokens: int
+    age_s: float
+    """Seconds since it arrived."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One moment of the engine."""
+
+    ask_id: int
+    step: int
+    num_slots: int
+    rows: tuple[RunningRow, ...]
+    """In slot order."""
+    blocks: bytes
+    """A `BlockState` for each block of the pool."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """The engine has loaded the model. `phases` are seconds by name."""
@@ -102,4 +150,4 @@ class Beat:
     has_work: bool
 
 
-Event = Refused | News | Stats | Ready | Failed | Beat
+Event = Refused | News | Stats | Picture | Ready | Failed | Beat

@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.base.config import EngineConfig
 from headrace.base.errors import HeadraceError, RequestError
+from headrace.base.messages import Picture
 from headrace.base.request import SamplingParams
 from headrace.base.tasks import Pooling
 from headrace.engine.build import OpenedModel, Phases, TextLoading, open_and_build, open_model
@@ -264,6 +265,14 @@ class AsyncLLM:
             EngineDeadError: the engine is not running.
         """
         return await asyncio.to_thread(self.frontend.stats)
+
+    async def picture(self) -> Picture:
+        """Who runs, and what each KV block is.
+
+        Raises:
+            EngineDeadError: the engine is not running.
+        """
+        return await asyncio.to_thread(self.frontend.picture)
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Stop admitting, give running requests `drain_s` seconds, abort the rest, end the engine."""

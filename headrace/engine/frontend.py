@@ -16,11 +16,13 @@ from headrace.base.faults import error_of, fault_of
 from headrace.base.ids import RequestId
 from headrace.base.messages import (
     AddGroup,
+    AskPicture,
     AskStats,
     Event,
     Failed,
     Finish,
     News,
+    Picture,
     Ready,
     Refused,
     Stats,
@@ -58,7 +60,7 @@ class Frontend:
         self._lock = Lock()
         self._answers: dict[str, tuple[Answer, Sink]] = {}
         self._owner_by_sequence: dict[RequestId, str] = {}
-        self._asked: dict[int, SimpleQueue[Stats | None]] = {}
+        self._asked: dict[int, SimpleQueue[Stats | Picture | None]] = {}
         self._ask_ids = count()
         self._is_closing = False
         self._death = ""
@@ -126,20 +128,34 @@ class Frontend:
         Raises:
             EngineDeadError: the engine is not running, or does not answer in time.
         """
-        ask_id, replies = next(self._ask_ids), SimpleQueue[Stats | None]()
-        with self._lock:
-            self._asked[ask_id] = replies
-        try:
-            self._client.send(AskStats(ask_id=ask_id))
-            found = replies.get(timeout=STATS_TIMEOUT_S)
-        except Empty:
-            raise EngineDeadError(f"the engine gave no statistics within {STATS_TIMEOUT_S:g} s") from None
-        finally:
-            with self._lock:
-                self._asked.pop(ask_id, None)
-        if found is None:
+        found = self._ask(AskStats(ask_id=next(self._ask_ids)))
+        if not isinstance(found, Stats):
             raise EngineDeadError("the engine ended before it gave statistics")
         return EngineStats(counters=found.counters, gauges=found.gauges)
+
+    def picture(self) -> Picture:
+        """Who runs, and what each KV block is; waits for the end of the current step.
+
+        Raises:
+            EngineDeadError: the engine is not running, or does not answer in time.
+        """
+        found = self._ask(AskPicture(ask_id=next(self._ask_ids)))
+        if not isinstance(found, Picture):
+            raise EngineDeadError("the engine ended before it showed its state")
+        return found
+
+    def _ask(self, question: AskStats | AskPicture) -> Stats | Picture | None:
+        replies = SimpleQueue[Stats | Picture | None]()
+        with self._lock:
+            self._asked[question.ask_id] = replies
+        try:
+            self._client.send(question)
+            return replies.get(timeout=STATS_TIMEOUT_S)
+        except Empty:
+            raise EngineDeadError(f"the engine did not answer within {STATS_TIMEOUT_S:g} s") from None
+        finally:
+            with self._lock:
+                self._asked.pop(question.ask_id, None)
 
     def health(self) -> EngineHealth:
         """How the engine is; never waits."""
@@ -170,7 +186,7 @@ class Frontend:
             self._on_news(event)
         elif isinstance(event, Refused):
             self._on_refused(event)
-        elif isinstance(event, Stats):
+        elif isinstance(event, Stats | Picture):
             with self._lock:
                 replies = self._asked.get(event.ask_id)
             if replies is not None:

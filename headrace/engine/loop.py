@@ -4,6 +4,7 @@ Takes commands, makes steps, sends events. Runs in a thread or in a process of i
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from headrace.base.errors import HeadraceError
@@ -11,6 +12,7 @@ from headrace.base.faults import fault_of
 from headrace.base.ids import RequestId
 from headrace.base.messages import (
     AddGroup,
+    AskPicture,
     AskStats,
     Beat,
     Command,
@@ -97,6 +99,8 @@ class EngineLoop:
             self._finish(command)
         elif isinstance(command, AskStats):
             self._send(self._core.stats(command.ask_id))
+        elif isinstance(command, AskPicture):
+            self._send(replace(self._core.scheduler.picture(), ask_id=command.ask_id))
         elif isinstance(command, Hold):
             self._is_held = command.is_held
         else:

@@ -18,12 +18,13 @@ from headrace.serve.batches.store import Store
 from headrace.serve.batches.worker import Worker
 from headrace.serve.faults import on_headrace_error, on_http_exception
 from headrace.serve.front.gate import Gate
-from headrace.serve.front.keys import load_keys
+from headrace.serve.front.keys import Keys, load_keys
 from headrace.serve.front.log import write_line
 from headrace.serve.front.record import Recorder, Report
 from headrace.serve.front.traces import open_traces
 from headrace.serve.limits import discard_body
 from headrace.serve.metrics import ServerMetrics
+from headrace.serve.pages.feed import Feed
 from headrace.serve.state import Served, served
 
 ROUTE_FILES: Registry[tuple[BaseRoute, ...]] = Registry("endpoint", "headrace.serve.routes", "ROUTES")
@@ -49,14 +50,16 @@ def build_app(llm: AsyncLLM, config: EngineConfig) -> tuple[ASGIApp, Served]:
         },
     )
     app.state.served = state
+    keys = load_keys(config.access)
+    app.state.feed = Feed(state, with_ids=len(keys) < 2)
     if config.batch.dir is not None:
         state.batches = Worker(app, Store(Path(config.batch.dir), config.batch.max_files), config.batch)
-    return _fronted(app, state, config), state
+    return _fronted(app, state, config, keys), state
 
 
-def _fronted(app: Starlette, state: Served, config: EngineConfig) -> ASGIApp:
+def _fronted(app: Starlette, state: Served, config: EngineConfig, keys: Keys) -> ASGIApp:
     """The application behind the gate, with CORS before it (preflights bring no key), the recorder first."""
-    gated: ASGIApp = Gate(app, load_keys(config.access))
+    gated: ASGIApp = Gate(app, keys)
     origins = config.access.cors_origins
     if origins:
         gated = CORSMiddleware(

@@ -21,6 +21,9 @@ _MESSAGE_TYPES = _TYPE_BY_STATUS | {
 }
 RESTART_S = "3"
 """Seconds after which a dead engine is usually up again."""
+PAGE_PATH = "/dashboard"
+PAGE_CHALLENGE = 'Basic realm="Headrace: any name, and an API key as the password", charset="UTF-8"'
+"""Makes a browser ask for the key."""
 MESSAGES_PATH = "/v1/messages"
 """Errors below this path have Anthropic's shape."""
 
@@ -88,7 +91,7 @@ def fault_response(error: HeadraceError, path: str = "") -> Response:
     if isinstance(error, EngineDeadError):
         headers["retry-after"] = RESTART_S
     if error.http_status == 401:
-        headers["www-authenticate"] = "Bearer"
+        headers["www-authenticate"] = PAGE_CHALLENGE if path.startswith(PAGE_PATH) else "Bearer"
     shape = message_error_body if path.startswith(MESSAGES_PATH) else error_body
     return json_response(shape(error), error.http_status, headers)
 

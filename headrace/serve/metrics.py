@@ -24,6 +24,7 @@ from headrace.base.clock import now_s
 from headrace.base.metrics import e2el_s, itls_s, tpot_s, ttft_s
 from headrace.engine.outputs import EngineStats, RequestOutput
 from headrace.serve.front.record import Answered, Record, current_answered
+from headrace.serve.pages.recent import Recent
 
 _METHODS = frozenset({"GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH"})
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -97,6 +98,7 @@ class ServerMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.engine = EngineCollector()
+        self.recent = Recent()
         self.registry.register(self.engine)
         self.finished = Counter(
             "headrace_request_success",
@@ -158,6 +160,7 @@ class ServerMetrics:
     def see_end(self, output: RequestOutput, num_choices: int = 1) -> None:
         """Observe a prompt that ended well with so many choices."""
         timings, usage = output.timings or {}, output.usage
+        self.recent.see(output, now_s())
         for name, (key, _) in (*_PHASES.items(), *_COUNTS.items()):
             if key in timings:
                 (self.phases.get(name) or self.counts[name]).observe(timings[key])

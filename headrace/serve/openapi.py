@@ -129,7 +129,7 @@ def _operation(endpoint: Endpoint, references: Mapping[type[BaseModel], dict[str
     }
     if endpoint.path in OPEN_PATHS:
         made["security"] = []
-    if 429 in about.errors:
+    if 429 in about.errors and about.body is not None:
         made["parameters"] += [
             _header(
                 "X-Request-Id", "id of the request when the body has no `request_id`", {"type": "string"}

@@ -23,12 +23,14 @@ from headrace.base.config import EngineConfig
 from headrace.base.errors import EngineDeadError, RequestError
 from headrace.base.messages import (
     AddGroup,
+    AskPicture,
     AskStats,
     Beat,
     Failed,
     Finish,
     Hold,
     News,
+    Picture,
     Ready,
     Refused,
     Shutdown,
@@ -57,6 +59,8 @@ KINDS: tuple[type[Any], ...] = (
     Ready,
     Failed,
     Beat,
+    AskPicture,
+    Picture,
 )
 """The kind byte is the index here."""
 HEADER = struct.Struct("<IB")

@@ -39,6 +39,8 @@ class KVLedger:
         self.block_size = block_size
         self.prefix_cache = prefix_cache
         self._pool = BlockPool(num_blocks)
+        self.block_states = self._pool.states
+        """A `BlockState` for each block."""
         self._index = PrefixIndex(num_blocks, block_size)
         self._tables: dict[RequestId, BlockTable] = {}
         self._lookups = PrefixLookups(self._index, block_size, prefix_cache)

@@ -9,6 +9,7 @@ from collections import OrderedDict
 
 from headrace.base.errors import InvariantError
 from headrace.base.ids import BlockId, BlockKey
+from headrace.base.messages import BlockState
 
 
 class BlockPool:
@@ -72,6 +73,14 @@ class BlockPool:
                 self._free.append(block)
             else:
                 self._cached[block] = None
+
+    def states(self) -> bytes:
+        """A `BlockState` for each block; linear in blocks."""
+        held, shared, cached, free = BlockState.HELD, BlockState.SHARED, BlockState.CACHED, BlockState.FREE
+        return bytes(
+            (held if refs == 1 else shared) if refs else (free if key is None else cached)
+            for refs, key in zip(self.refs, self.keys, strict=True)
+        )
 
     def check(self) -> None:
         """Every block is in exactly one state.

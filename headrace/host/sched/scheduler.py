@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from headrace.base.errors import InvariantError, RequestError
 from headrace.base.ids import RequestId
+from headrace.base.messages import Picture
 from headrace.base.request import FinishReason, Request
 from headrace.base.step import Delta, Progress, Row, RowResult, StepPlan, StepResult
 from headrace.host.kv.keys import Domain, KeyChain
@@ -28,6 +29,7 @@ from headrace.host.sched.fair.late import late_ones, next_late_s
 from headrace.host.sched.fair.rank import rank_of
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.outcome import accept
+from headrace.host.sched.picture import take_picture
 from headrace.host.sched.planner import Planner
 from headrace.host.sched.queue import WaitQueue
 from headrace.host.sched.sequence import NO_TROUBLE, Sequence, SequenceState, Trouble, WaitReason
@@ -64,8 +66,7 @@ class Scheduler:
         self._roster = self._planner.roster
         self._forks = Forks(ledger, self._roster, self._queue, self._sequences)
         self._planned: dict[int, Batch] = {}
-        self._step = self._num_arrived = 0
-        self._slot_steps = self._wasted = self._late = 0
+        self._step = self._num_arrived = self._slot_steps = self._wasted = self._late = 0
 
     # ---- requests come and go ----
 
@@ -208,12 +209,12 @@ class Scheduler:
             late_results=self._late,
         )
 
-    def check(self) -> None:
-        """Verify every invariant of scheduler, queue and ledger. Cost: linear in blocks and sequences.
+    def picture(self) -> Picture:
+        """Who runs, and what the blocks are; linear in both."""
+        return take_picture(self._roster, self._ledger, self._step, self._now_s())
 
-        Raises:
-            InvariantError: names what does not add up.
-        """
+    def check(self) -> None:
+        """Verify every invariant; raises InvariantError. Cost: linear in blocks and sequences."""
         self._ledger.check()
         self._queue.check()
         self._roster.check()

@@ -1,5 +1,7 @@
 """The gate: every request but the two probes needs a key when there are keys, and leaves with its terms."""
 
+import base64
+import binascii
 import math
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -26,7 +28,8 @@ class UnauthorizedError(RequestError):
 class Gate:
     """ASGI wrapper: passes requests that bring a key, and says on which terms they run.
 
-    The key comes as `Authorization: Bearer KEY` or, as Anthropic's clients send it, as `x-api-key: KEY`.
+    The key comes as `Authorization: Bearer KEY` or, as Anthropic's clients send it, as `x-api-key: KEY`;
+    a browser that opens a page asks its user and sends it as the password of `Authorization: Basic`.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys) -> None:
@@ -64,9 +67,19 @@ def _given_key(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"authorization" and value[:7].lower() == b"bearer ":
             bearer = value[7:].strip()
+        elif name == b"authorization" and value[:6].lower() == b"basic ":
+            bearer = _password(value[6:].strip())
         elif name == b"x-api-key":
             plain = value.strip()
     return bearer or plain
+
+
+def _password(credentials: bytes) -> bytes:
+    """The password of `user:password` in base64; the user's name is not read."""
+    try:
+        return base64.b64decode(credentials, validate=True).partition(b":")[2]
+    except binascii.Error:
+        return b""
 
 
 def _deadline_s(scope: Scope) -> float | None:

@@ -1,0 +1,196 @@
+"""The dashboard: what is sent to it, who may see it, and how it looks in a real browser."""
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from headrace.base.config import AccessConfig
+from headrace.base.errors import EngineDeadError
+from headrace.base.messages import Picture, RunningRow
+from headrace.engine.outputs import EngineStats
+from headrace.serve.pages.feed import MAX_WATCHERS
+from tests.serve import browser
+from tests.serve.conftest import Live
+from tests.serve.fake import FakeLLM, LiveServer, hello
+
+KEYED = AccessConfig(api_key=("sesame",))
+HOSTILE = "<img src=x onerror=alert(1)>"
+needs_browser = pytest.mark.skipif(browser.find() is None, reason="no chromium on this machine")
+
+
+class Silent(FakeLLM):
+    """An engine that is down."""
+
+    async def stats(self) -> EngineStats:
+        raise EngineDeadError("down")
+
+
+class Shown(FakeLLM):
+    """An engine with one running sequence."""
+
+    async def stats(self) -> EngineStats:
+        return EngineStats(counters={"steps": 1.0}, gauges={"running": 1.0})
+
+    async def picture(self) -> Picture:
+        row = RunningRow(
+            request_id="r-1",
+            slot=0,
+            prompt_tokens=4,
+            computed_tokens=5,
+            cached_tokens=0,
+            output_tokens=2,
+            max_tokens=9,
+            age_s=0.5,
+        )
+        return Picture(ask_id=0, step=7, num_slots=2, rows=(row,), blocks=bytes([0, 0, 0, 2]))
+
+
+@contextmanager
+def watching(url: str, **more: Any) -> Iterator[Iterator[dict[str, Any]]]:
+    """News of a server as they come."""
+    with httpx.stream("GET", f"{url}/dashboard/events", timeout=30, **more) as answer:
+        assert answer.status_code == 200, answer.read()
+        yield (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
+
+
+def ask(url: str, headers: dict[str, str] | None = None, **more: Any) -> httpx.Response:
+    body = {"prompt": [5] * 20, "max_tokens": 40, "ignore_eos": True} | more
+    return httpx.post(f"{url}/v1/completions", json=body, timeout=60, headers=headers)
+
+
+def test_news_tell_of_the_engine_and_of_requests(live_server: Live) -> None:
+    answer = ask(live_server.url, request_id="seen-1")
+    assert answer.status_code == 200
+    with watching(live_server.url) as news:
+        first, second = next(news), next(news)
+    assert first["is_healthy"] is True
+    assert first["model"] == "smollm2"
+    assert second["time"] - first["time"] >= 0.9
+    blocks = first["picture"]["blocks"]
+    assert sum(count for _, count in blocks) == first["gauges"]["blocks_total"]
+    assert first["counters"]["generated_tokens"] >= 40
+    slowest = {s["id"]: s for s in first["recent"]["slowest"]}
+    mine = slowest[next(name for name in slowest if "seen-1" in name)]
+    assert (mine["prompt_tokens"], mine["output_tokens"]) == (20, 40)
+    assert mine["decode_s"] > 0
+
+
+def test_running_sequences_are_shown(live_server: Live) -> None:
+    thread = threading.Thread(target=ask, args=(live_server.url,), kwargs={"max_tokens": 450})
+    thread.start()
+    with watching(live_server.url) as news:
+        rows = next(found for found in (n["picture"]["rows"] for n in news) if found)
+    thread.join()
+    assert rows[0]["max_tokens"] == 450
+    assert rows[0]["prompt_tokens"] == 20
+
+
+def test_the_page_lets_nothing_run_but_what_it_holds() -> None:
+    with LiveServer(FakeLLM(hello)) as server:
+        answer = httpx.get(f"{server.url}/dashboard")
+    policy = answer.headers["content-security-policy"]
+    script = re.search(r"<script>(.*?)</script>", answer.text, re.DOTALL)
+    assert script is not None
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert not re.search(r"""(?:src|href)=["'](?:https?:)?//""", answer.text)
+
+
+def test_an_engine_that_does_not_answer_is_shown_as_it_is() -> None:
+    with LiveServer(Silent(hello)) as server, watching(server.url) as news:
+        told = next(news)
+    assert told["picture"] is None
+    assert told["counters"] is None
+    assert told["is_healthy"] is True
+
+
+@pytest.mark.parametrize("path", ["/dashboard", "/dashboard/events"])
+def test_a_browser_is_asked_for_the_key_and_sends_it_as_a_password(path: str) -> None:
+    with LiveServer(Shown(hello), access=KEYED) as server:
+        without = httpx.get(server.url + path)
+        assert without.status_code == 401
+        assert without.headers["www-authenticate"].startswith("Basic realm=")
+        for wrong in ("no", "", "sesame "):
+            assert httpx.get(server.url + path, auth=("any", wrong)).status_code == 401
+        garbage = httpx.get(server.url + path, headers={"authorization": "Basic !!"})
+        assert garbage.status_code == 401
+        with httpx.stream("GET", server.url + path, auth=("any", "sesame")) as right:
+            assert right.status_code == 200
+        api = httpx.get(server.url + "/v1/models")
+        assert api.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(("keys", "shown"), [(("one",), "r-1"), (("one", "two"), "")])
+def test_with_several_keys_no_ids_are_shown(keys: tuple[str, ...], shown: str) -> None:
+    with LiveServer(Shown(hello), access=AccessConfig(api_key=keys)) as server:
+        ask(server.url, headers={"authorization": "Bearer one"})
+        with watching(server.url, auth=("any", "one")) as news:
+            told = next(news)
+    assert [row["id"] for row in told["picture"]["rows"]] == [shown]
+    assert told["picture"]["blocks"] == [[0, 3], [2, 1]]
+
+
+def test_watchers_are_bounded_and_leave() -> None:
+    with LiveServer(Shown(hello)) as server, httpx.Client(timeout=30) as client:
+        streams = [client.stream("GET", f"{server.url}/dashboard/events") for _ in range(MAX_WATCHERS)]
+        answers = [stream.__enter__() for stream in streams]
+        assert {answer.status_code for answer in answers} == {200}
+        refused = client.get(f"{server.url}/dashboard/events")
+        assert refused.status_code == 429
+        assert refused.headers["retry-after"]
+        streams[0].__exit__(None, None, None)
+        for _ in range(100):
+            with client.stream("GET", f"{server.url}/dashboard/events") as again:
+                if again.status_code == 200:
+                    break
+        else:
+            pytest.fail("a place did not become free")
+        for stream in streams[1:]:
+            stream.__exit__(None, None, None)
+
+
+@needs_browser
+def test_the_page_in_a_browser(live_server: Live, tmp_path: Path) -> None:
+    assert ask(live_server.url, request_id=HOSTILE).status_code == 200
+    with browser.opened(f"{live_server.url}/dashboard", tmp_path) as page:
+        page.size(1280, 900)
+        page.until("document.getElementById('health').textContent === 'healthy'")
+        thread = threading.Thread(target=ask, args=(live_server.url,), kwargs={"max_tokens": 450})
+        thread.start()
+        page.until("document.querySelectorAll('#rows tr').length === 1")
+        thread.join()
+        page.until("document.getElementById('blocks').getAttribute('aria-label').includes('free')")
+        # an id is text, whatever it says
+        assert HOSTILE in page.until("document.getElementById('slowest').textContent")
+        assert page.ask("document.querySelectorAll('img').length") == 0
+        # the drawings hold more than one colour
+        drawn = (
+            "(id => { const c = document.getElementById(id), d = c.getContext('2d')"
+            ".getImageData(0, 0, c.width, c.height).data; const s = new Set();"
+            "for (let i = 0; i < d.length; i += 4) s.add(d[i] << 16 | d[i + 1] << 8 | d[i + 2]);"
+            "return s.size })"
+        )
+        for name in ("rate", "slots", "blocks"):
+            assert page.ask(f"{drawn}('{name}')") > 1, name
+        # keyboard: the theme's button is the second stop
+        before = page.ask("document.documentElement.dataset.theme")
+        for _ in range(2):
+            page.press("Tab", 9)
+        assert page.ask("document.activeElement.id") == "theme"
+        page.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", text="\r")
+        assert page.ask("document.documentElement.dataset.theme") != before
+        page.size(390, 800, mobile=True)
+        assert page.ask("document.documentElement.scrollWidth") <= 390
+        assert page.errors == []
+        assert page.picture()[:4] == b"\x89PNG"
