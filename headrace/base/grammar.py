@@ -45,18 +45,21 @@ class Grammar:
 
     kind: GrammarKind
     source: str
+    lead: str = ""
+    """A grammar in Lark's syntax around this one, which it names `@answer`: what may come before it, or in
+    its place. Empty: nothing."""
 
     def __post_init__(self) -> None:
         """Measure the text."""
         if not self.source:
             raise RequestError(f"the {self.kind.value} grammar is empty", param=PARAM)
-        size = self._size()
+        size = self._size() + len(self.lead.encode())
         if size > MAX_GRAMMAR_BYTES:
             raise RequestError(
                 f"the {self.kind.value} grammar has {size} bytes, limit {MAX_GRAMMAR_BYTES}; make it smaller",
                 param=PARAM,
             )
-        depth = _depth(self.source)
+        depth = max(_depth(self.source), _depth(self.lead))
         if depth > MAX_DEPTH:
             raise RequestError(
                 f"the {self.kind.value} grammar opens {depth} brackets inside each other, limit {MAX_DEPTH}; "

@@ -229,7 +229,7 @@ class AsyncLLM:
 
         Where the model reasons or may call tools, `ChoiceDelta.parts` have the answer taken apart.
         """
-        prompt = await self.chat_prompt(messages, options)
+        prompt = await self.chat_prompt(messages, replace(options, answer=params.structured))
         ask = Ask(
             prompt=prompt.ids,
             params=prompt.constrained(params),

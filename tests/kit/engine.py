@@ -131,6 +131,7 @@ GRAMMARS = (
     Grammar.json({"type": "object", "properties": {"ab": {"type": "boolean"}}, "required": ["ab"]}),
     Grammar.json_object(whitespace=""),
     Grammar.lark('start: "a" start "b" | "12"'),
+    replace(Grammar.json({"type": "boolean"}), lead='start: ("<" /[a-z ]*/ ">")? (@answer | "12")\n'),
 )
 """Constraints that the tiny vocabulary can meet."""
 

@@ -201,3 +201,32 @@ def test_compilations_and_ready_grammars_are_counted(live_server: Live) -> None:
     assert metric(live_server, "headrace_grammar_cache_hits") > before[0]
     assert metric(live_server, "headrace_grammars_compiled") == before[1] + 3
     assert metric(live_server, "headrace_grammar_compilation_time_seconds") > 0
+
+
+def test_a_schema_beside_tools_gives_one_or_the_other(client: openai.OpenAI) -> None:
+    parameters = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}}
+    function = {"name": "weather", "parameters": parameters}
+    answer = client.chat.completions.create(
+        model="smollm2",
+        messages=MESSAGES,
+        tools=[{"type": "function", "function": function}],  # type: ignore[list-item]
+        response_format=FORMAT,
+        n=4,
+        seed=5,
+        max_tokens=200,
+    )
+    for choice in answer.choices:
+        for call in choice.message.tool_calls or ():
+            jsonschema.validate(json.loads(call.function.arguments), parameters)  # type: ignore[union-attr]
+        if not choice.message.tool_calls:
+            assert choice.finish_reason == "stop"
+            jsonschema.validate(json.loads(choice.message.content or ""), PERSON)
+
+
+def test_a_schema_and_a_call_that_must_come_are_refused(live_server: Live) -> None:
+    function = {"name": "weather", "parameters": {"type": "object"}}
+    tools = [{"type": "function", "function": function}]
+    given: Any = {"tools": tools, "tool_choice": "required", "response_format": FORMAT}
+    refused = ask(live_server, "chat/completions", **given)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "tools"

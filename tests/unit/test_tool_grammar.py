@@ -9,7 +9,6 @@ import pytest
 
 from headrace.base.errors import RequestError
 from headrace.base.grammar import Grammar
-from headrace.base.request import SamplingParams
 from headrace.engine.chat.grammar import chat_grammar
 from headrace.engine.chat.prompt import ChatOptions, chat_prompt
 from headrace.engine.text import Text
@@ -201,17 +200,6 @@ def test_a_budget_needs_reasoning():
         with pytest.raises(RequestError, match=words) as caught:
             chat_prompt(text, question, ChatOptions(thinking_budget=budget))
         assert caught.value.param == "thinking_token_budget"
-
-
-def test_tools_and_a_structured_answer_exclude_each_other():
-    question = [{"role": "user", "content": "Hi"}]
-    prompt = chat_prompt(Model("hermes"), question, ChatOptions(tools=read_use(TOOLS, "required")))
-    assert prompt.constrained(SamplingParams()).structured == prompt.grammar is not None
-    with pytest.raises(RequestError, match="exclude each other") as caught:
-        prompt.constrained(SamplingParams(structured=Grammar.json_object()))
-    assert caught.value.param == "tools"
-    free = chat_prompt(Model("hermes"), question, ChatOptions(tools=read_use(TOOLS, "none")))
-    assert free.constrained(SamplingParams(structured=Grammar.json_object())).structured is not None
 
 
 @pytest.mark.parametrize(

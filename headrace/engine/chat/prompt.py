@@ -11,7 +11,7 @@ from typing import Any
 from headrace.base.errors import RequestError
 from headrace.base.grammar import Grammar
 from headrace.base.request import SamplingParams
-from headrace.engine.chat.grammar import BUDGET, chat_grammar
+from headrace.engine.chat.grammar import chat_grammar
 from headrace.engine.text import Text
 from headrace.host.text.parts.splitter import ReasoningMarks, SplitPlan
 from headrace.host.text.tools.definitions import NO_TOOLS, ToolUse
@@ -37,6 +37,8 @@ class ChatOptions:
     shows_reasoning: bool = True
     thinking_budget: int | None = None
     """`thinking_token_budget`: most tokens of reasoning; its end is then forced."""
+    answer: Grammar | None = None
+    """What the text of the answers must look like, behind their reasoning, where they are no calls."""
 
 
 DEFAULTS = ChatOptions()
@@ -51,21 +53,8 @@ class ChatPrompt:
     grammar: Grammar | None = None
 
     def constrained(self, params: SamplingParams) -> SamplingParams:
-        """Parameters that hold an answer to its grammar.
-
-        Raises:
-            RequestError: they have a grammar already.
-        """
-        if self.plan is not None and self.plan.calls is not None and params.structured is not None:
-            raise RequestError(
-                "tools and a structured answer exclude each other: leave one out, or set tool_choice none",
-                param="tools",
-            )
-        if self.grammar is None:
-            return params
-        if params.structured is not None:
-            raise RequestError(f"{BUDGET} and a structured answer exclude each other", param=BUDGET)
-        return replace(params, structured=self.grammar)
+        """Parameters that hold an answer to its grammar, which has theirs within (`ChatOptions.answer`)."""
+        return params if self.grammar is None else replace(params, structured=self.grammar)
 
 
 def chat_prompt(text: Text, messages: Messages, options: ChatOptions = DEFAULTS) -> ChatPrompt:
@@ -85,7 +74,7 @@ def chat_prompt(text: Text, messages: Messages, options: ChatOptions = DEFAULTS)
     ids = text.encode_chat(told, variables)
     marks = text.reasoning
     if marks is None and not use.is_active and options.thinking_budget is None:
-        return ChatPrompt(ids=ids, plan=None)
+        return ChatPrompt(ids=ids, plan=None, grammar=options.answer)
     plan = SplitPlan(
         reasoning=marks,
         in_reasoning=marks is not None and _ends_in_reasoning(text, marks, ids, messages, variables),
@@ -93,9 +82,11 @@ def chat_prompt(text: Text, messages: Messages, options: ChatOptions = DEFAULTS)
         calls=text.dialect if use.is_active else None,
         names=use.names if use.is_active else frozenset(),
         single=not use.parallel,
-        certain=use.needs_grammar,
+        certain=use.needs_grammar or (use.is_active and options.answer is not None),
+        whole=options.answer is not None,
     )
-    grammar = chat_grammar(text, use, plan, options.thinking_budget)
+    has_thought = marks is not None and not plan.in_reasoning and _has_thought(text, marks, ids, variables)
+    grammar = chat_grammar(text, use, plan, options.thinking_budget, options.answer, has_thought=has_thought)
     return ChatPrompt(ids=ids, plan=plan, grammar=grammar)
 
 
@@ -138,3 +129,12 @@ def _ends_in_reasoning(
         said = str(messages[-1].get("content") or "")
         return said.rfind(marks.begin) > said.rfind(marks.end)
     return text.tail(ids, _TAIL).rstrip().endswith(marks.begin)
+
+
+def _has_thought(
+    text: Text, marks: ReasoningMarks, ids: tuple[int, ...], variables: Mapping[str, Any]
+) -> bool:
+    """Whether the prompt ends behind reasoning, or within a text that the answer goes on with."""
+    if variables.get("continue_final_message"):
+        return True
+    return text.tail(ids, _TAIL).rstrip().endswith(marks.end)

@@ -85,9 +85,13 @@ class MatcherCache:
     def _remember(self, grammar: Grammar, error: str | None) -> None:
         with self._lock:
             if grammar not in self._errors:
-                self._bytes += len(grammar.source)
+                self._bytes += _size(grammar)
             self._errors[grammar] = error
             while len(self._errors) > MAX_ENTRIES or self._bytes > MAX_BYTES:
                 gone, _ = self._errors.popitem(last=False)
-                self._bytes -= len(gone.source)
+                self._bytes -= _size(gone)
                 self._ready.pop(gone, None)
+
+
+def _size(grammar: Grammar) -> int:
+    return len(grammar.source) + len(grammar.lead)

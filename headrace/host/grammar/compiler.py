@@ -4,6 +4,7 @@ The library counts its work ("fuel"), so the limits below hold on every machine 
 is refused before (`schema`).
 """
 
+import json
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -122,6 +123,20 @@ class Compiler:
 
 
 def _spelled(grammar: Grammar) -> str:
+    """The grammar as the library reads it: two that refer to each other by name, where one leads."""
+    if not grammar.lead:
+        return _alone(grammar)
+    answer: dict[str, Any]
+    if grammar.kind is GrammarKind.JSON:
+        answer = {"json_schema": json.loads(grammar.source)}
+    elif grammar.kind is GrammarKind.REGEX:
+        answer = json.loads(_alone(grammar))["grammars"][0]
+    else:
+        answer = {"lark_grammar": _alone(grammar)}
+    return json.dumps({"grammars": [{"lark_grammar": grammar.lead}, {**answer, "name": "answer"}]})
+
+
+def _alone(grammar: Grammar) -> str:
     make = library().LLMatcher
     if grammar.kind is GrammarKind.JSON:
         return make.grammar_from_json_schema(grammar.source)

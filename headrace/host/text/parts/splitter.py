@@ -59,6 +59,8 @@ class SplitPlan:
     """The answer ends with its first call."""
     certain: bool = False
     """A grammar makes sure that calls become whole: they are given as they come."""
+    whole: bool = False
+    """A grammar makes sure that the answer is text or calls, never both: within a text nothing is a mark."""
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -195,6 +197,8 @@ class PartSplitter:
         return found + len(mark)
 
     def _content(self, text: str, pos: int) -> int:
+        if self._plan.whole and self._calls is not None and not self._calls.num_whole:
+            return self._text_or_calls(text, pos)
         if self._at_start and self._bare:
             body = text[pos:].lstrip()
             if body and body[0] in self._bare:
@@ -211,6 +215,22 @@ class PartSplitter:
         self._say(text[pos:found])
         self._read_call(mark, mark)
         return found + len(mark)
+
+    def _text_or_calls(self, text: str, pos: int) -> int:
+        """Calls only where the answer begins with a mark."""
+        if self._at_start:
+            body = text[pos:].lstrip()
+            self._say(text[pos : len(text) - len(body)])
+            pos = len(text) - len(body)
+            for mark in self._begins:
+                if body.startswith(mark):
+                    self._read_call(mark, mark)
+                    return pos + len(mark)
+            if any(mark.startswith(body) for mark in self._begins):
+                self._held = body
+                return pos
+        self._say(text[pos:])
+        return len(text)
 
     def _read_call(self, text: str, begin: str) -> None:
         assert self._plan.calls is not None and self._calls is not None  # noqa: PT018 - as it was found

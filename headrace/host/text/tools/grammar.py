@@ -5,9 +5,10 @@ reasoning are put together.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace.base.errors import RequestError
 from headrace.base.grammar import Grammar, lark_string, schema_text
 from headrace.host.grammar.schema import check_schema
 from headrace.host.text.parts.splitter import ReasoningMarks
@@ -81,12 +82,27 @@ def arguments_schema(tool: Tool) -> str:
 
 def calls_grammar(rules: CallRules, spell: Spell, *, single: bool, thinking: Thinking | None) -> Grammar:
     """Calls and nothing else, behind reasoning that may come before."""
-    mark = spell(rules.mark) if rules.mark else ""
-    if rules.repeats:
-        each = f"{mark} {rules.call}"
-        return _whole(_several(each, rules.between, single), rules.rules, spell, thinking)
-    calls = _several(rules.call, rules.between, single)
-    return _whole(f"{mark} {rules.opens} {calls} {rules.closes}", rules.rules, spell, thinking)
+    return Grammar.lark(_whole(_calls(rules, spell, single=single), rules.rules, spell, thinking))
+
+
+def answer_grammar(
+    answer: Grammar, rules: CallRules | None, spell: Spell, *, single: bool, thinking: Thinking | None
+) -> Grammar:
+    """A structured answer, or calls where there are rules for them, behind reasoning that may come before.
+
+    Raises:
+        RequestError: calls begin like any other text, so nothing tells them from the answer.
+    """
+    if rules is None:
+        return replace(answer, lead="" if thinking is None else _whole("@answer", (), spell, thinking))
+    if not rules.mark:
+        raise RequestError(
+            "this model writes calls without a mark before them, so nothing would tell them from a "
+            "structured answer: leave one of them out, or set tool_choice none",
+            param="tools",
+        )
+    calls = _calls(rules, spell, single=single)
+    return replace(answer, lead=_whole(f"({calls} | @answer)", rules.rules, spell, thinking))
 
 
 def text_or_calls_grammar(
@@ -97,7 +113,7 @@ def text_or_calls_grammar(
         calls = _several(rules.call, rules.between, single)
         prose = rf"PROSE: /(?s:\s*([^\s\{rules.bare}].*)?)/"
         start = f"({rules.opens} {calls} {rules.closes} | PROSE)"
-        return _whole(start, (*rules.rules, prose), spell, thinking)
+        return Grammar.lark(_whole(start, (*rules.rules, prose), spell, thinking))
     mark = spell(rules.mark)
     if mark.startswith("<"):
         lead, more = f"(TEXT? {mark})", ("TEXT: /(?s:.+)/",)
@@ -106,7 +122,8 @@ def text_or_calls_grammar(
     times = "?" if single or not rules.repeats else f"{{0,{MAX_CALLS}}}"
     calls = rules.call if rules.repeats else _several(rules.call, rules.between, single)
     body = f"{rules.opens} {calls} {rules.closes}"
-    return _whole(f"({lead} {body}){times} TEXT?", (*rules.rules, *more), spell, thinking)
+    whole = _whole(f"({lead} {body}){times} TEXT?", (*rules.rules, *more), spell, thinking)
+    return Grammar.lark(whole)
 
 
 def budget_grammar(begins: Iterable[str], spell: Spell, thinking: Thinking) -> Grammar:
@@ -116,16 +133,23 @@ def budget_grammar(begins: Iterable[str], spell: Spell, thinking: Thinking) -> G
     if not thinking.is_open:  # what begins like reasoning is reasoning, or the limit would not hold
         first += f" & ~/(?s:{_escaped(thinking.marks.begin)}.*)/"
     more = f"(({_either(tokens)}) LATER?)*" if tokens else ""
-    return _whole(f"FIRST? {more}", (first, later) if tokens else (first,), spell, thinking)
+    return Grammar.lark(_whole(f"FIRST? {more}", (first, later) if tokens else (first,), spell, thinking))
+
+
+def _calls(rules: CallRules, spell: Spell, *, single: bool) -> str:
+    mark = spell(rules.mark) if rules.mark else ""
+    if rules.repeats:
+        return _several(f"{mark} {rules.call}", rules.between, single)
+    return f"{mark} {rules.opens} {_several(rules.call, rules.between, single)} {rules.closes}"
 
 
 def _several(call: str, between: str, single: bool) -> str:
     return call if single else f"{call} ({between} {call}){{0,{MAX_CALLS - 1}}}"
 
 
-def _whole(start: str, rules: Sequence[str], spell: Spell, thinking: Thinking | None) -> Grammar:
+def _whole(start: str, rules: Sequence[str], spell: Spell, thinking: Thinking | None) -> str:
     lead, more = _reasoning(spell, thinking) if thinking is not None else ("", ())
-    return Grammar.lark("\n".join((f"start: {lead} {start}", *rules, *more)) + "\n")
+    return "\n".join((f"start: {lead} {start}", *rules, *more)) + "\n"
 
 
 def _reasoning(spell: Spell, thinking: Thinking) -> tuple[str, tuple[str, ...]]:
