@@ -16,6 +16,7 @@ from headrace.base.config import DeviceConfig, EngineConfig, ScheduleConfig
 from headrace.base.registry import Registry
 from headrace.base.request import SamplingParams
 from headrace.compute.device.kinds.cpu import memory
+from headrace.compute.device.limits import machine_limits
 from headrace.compute.models.load import LoadedModel, load_model
 from headrace.compute.ops.api import Backend
 from headrace.compute.ops.bind import choose, choose_backend
@@ -27,6 +28,9 @@ from headrace.compute.weights.catalogue import locate, packed_dir
 from headrace.compute.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.compute.weights.packed.cache import PackedCache
 from headrace.engine.core import CoreSizes, EngineCore
+from headrace.engine.cost.meter import StepMeter
+from headrace.engine.cost.model import StepModel
+from headrace.engine.cost.shape import CostShape
 from headrace.engine.grammars.structured import Structured
 from headrace.engine.resolve import DeviceFacts, ModelFacts, Resolved, resolve
 from headrace.engine.text import NO_TEXT, Text, load_text
@@ -35,6 +39,8 @@ from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.scheduler import Scheduler
 from headrace.host.sched.view import BatchPolicy
 
+FLOAT_TYPES = frozenset({"f32", "f16", "bf16"})
+"""Formats of matrices that are multiplied in float32."""
 POLICIES: Registry[Callable[[ScheduleConfig], BatchPolicy]] = Registry(
     "batching policy", "headrace.host.sched.policy", "POLICY"
 )
@@ -234,12 +240,32 @@ def build_core(
     with phases.phase("scheduler"):
         scheduler = make_scheduler(resolved)
     sizes = CoreSizes(
-        num_blocks=resolved.num_blocks, weight_bytes=model.weight_bytes, kv_bytes=resolved.kv_bytes
+        num_blocks=resolved.num_blocks,
+        weight_bytes=model.weight_bytes,
+        kv_bytes=resolved.kv_bytes,
+        num_slots=resolved.max_num_seqs,
     )
     structured = Structured(
         text or partial(text_of, opened), opened.checkpoint.spec.vocab_size, resolved.threads
     )
-    return EngineCore(scheduler, runner, sizes, structured, model.rope.kv_domain, backend.close)
+    with phases.phase("limits"):
+        meter = StepMeter(step_model(resolved, opened.checkpoint, model.weight_bytes))
+    core = EngineCore(scheduler, runner, sizes, structured, model.rope.kv_domain, backend.close)
+    core.meter = meter
+    return core
+
+
+def step_model(resolved: Resolved, checkpoint: Checkpoint, weight_bytes: int) -> StepModel:
+    """What predicts the steps of a model here; measures the machine's limits when they are not known yet."""
+    geometry = resolved.geometry
+    shape = CostShape.of(
+        Work.of(checkpoint.spec),
+        weight_bytes,
+        geometry.block_bytes // geometry.block_size,
+        is_float=checkpoint.weights.matrix("layers.0.gate.weight").type_name in FLOAT_TYPES,
+    )
+    probe = resolved.backend == "native"
+    return StepModel(shape, machine_limits(resolved.threads, resolved.isa, probe=probe))
 
 
 def text_of(opened: OpenedModel) -> Text:
@@ -259,8 +285,8 @@ def packed_cache(device: DeviceConfig) -> PackedCache | None:
     return PackedCache(mode=device.weight_cache, limit_bytes=device.weight_cache_bytes, folder=packed_dir())
 
 
-def make_scheduler(resolved: Resolved) -> Scheduler:
-    """The scheduler with its ledger and policy."""
+def make_scheduler(resolved: Resolved, clock: Callable[[], float] = now_s) -> Scheduler:
+    """The scheduler with its ledger and policy; `clock` gives monotonic seconds."""
     config, limits = resolved.config, resolved.limits
     return Scheduler(
         KVLedger(resolved.num_blocks, config.kv.block_size, config.kv.prefix_cache),
@@ -276,7 +302,7 @@ def make_scheduler(resolved: Resolved) -> Scheduler:
             max_queue_s=config.schedule.max_queue_s,
             ageing_s=config.schedule.priority_ageing_s,
         ),
-        now_s,
+        clock,
     )
 
 

@@ -4,11 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from headrace.base.clock import now_s
 from headrace.base.ids import RequestId
 from headrace.base.messages import News, Stats
 from headrace.base.request import FinishReason, Request
 from headrace.base.step import Delta, StepPlan, StepResult
 from headrace.compute.runner.runner import Runner
+from headrace.engine.cost.meter import StepMeter
 from headrace.engine.grammars.structured import Structured
 from headrace.host.grammar.matcher import Matcher
 from headrace.host.sched.scheduler import Scheduler
@@ -21,6 +23,7 @@ class CoreSizes:
     num_blocks: int
     weight_bytes: int
     kv_bytes: int
+    num_slots: int = 0
 
 
 class EngineCore:
@@ -47,12 +50,14 @@ class EngineCore:
         self.scheduler = scheduler
         self.runner = runner
         self.structured = structured
+        self.meter: StepMeter | None = None
+        """Sums up what steps cost; None: nobody asks."""
         self.steps = 0
         self._sizes = sizes
         self._kv_domain = kv_domain
         self._close = close
         self._counts: Counter[str] = Counter()
-        self._step_seconds = 0.0
+        self._step_seconds = self._loop_seconds = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -98,15 +103,20 @@ class EngineCore:
         Raises:
             HeadraceError: the bookkeeping contradicts itself; the engine must not go on.
         """
+        began_s = now_s()
         expired = self.scheduler.expire()
         plan = self.scheduler.plan()
         if plan is None:
             return self._news(expired) if expired else None
         result = self.run(plan)
+        if self.meter is not None:
+            self.meter.see(plan, result)
         progress = self.scheduler.commit(result)
         self.steps += 1
         self._step_seconds += result.seconds
-        return self._news((*expired, *progress.deltas))
+        news = self._news((*expired, *progress.deltas))
+        self._loop_seconds += now_s() - began_s
+        return news
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute a planned step."""
@@ -133,9 +143,12 @@ class EngineCore:
             "numeric_errors": counts["numeric_errors"],
             "requests_added": counts["requests_added"],
             "step_seconds": self._step_seconds,
+            "loop_seconds": self._loop_seconds,
             "grammar_mask_seconds": self.structured.mask_seconds,
         }
         counters |= self.structured.counts
+        if self.meter is not None:
+            counters |= self.meter.counters()
         counters |= {f"finished_{reason.value}": counts[reason.value] for reason in FinishReason}
         counters |= {f"prefix_{outcome.value}": count for outcome, count in prefix.outcomes}
         gauges: dict[str, float] = {
@@ -146,9 +159,12 @@ class EngineCore:
             "blocks_free": now.blocks_free,
             "blocks_held": now.blocks_held,
             "blocks_evictable": now.blocks_cached,
+            "slots": self._sizes.num_slots,
             "weight_bytes": self._sizes.weight_bytes,
             "kv_bytes": self._sizes.kv_bytes,
         }
+        if self.meter is not None:
+            gauges |= self.meter.gauges()
         return Stats(ask_id=ask_id, counters=counters, gauges=gauges)
 
     def check(self) -> None:

@@ -108,6 +108,13 @@ class Resolved:
             table_width=-(-self.max_model_len // self.config.kv.block_size),
         )
 
+    @property
+    def step_shape(self) -> StepShape:
+        """What the memory of the largest step depends on."""
+        return _step_shape(
+            self.config, self.model, self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len
+        )
+
     def pinned(self) -> EngineConfig:
         """The settings with concrete values, so that another process resolves them to the same."""
         config = self.config

@@ -46,10 +46,15 @@ class StepShape:
 
         Values whose lives do not meet share memory: six widths and four MLP widths per token suffice.
         """
+        return max(WORKING_BYTES, PROCESS_BYTES + self.step_bytes)
+
+    @property
+    def step_bytes(self) -> int:
+        """Memory of the largest step by itself: activations, logits, slots."""
         activations = 4 * self.tokens * (6 * self.width + 4 * self.mlp_width)
         logits = 8 * self.logits * self.vocab_size
         slots = 8 * self.slots * self.length
-        return max(WORKING_BYTES, PROCESS_BYTES + activations + logits + slots)
+        return activations + logits + slots
 
 
 def plan_pool(

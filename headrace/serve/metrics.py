@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from headrace.base.clock import now_s
 from headrace.base.metrics import e2el_s, itls_s, tpot_s, ttft_s
+from headrace.engine.cost.meter import PHASES
 from headrace.engine.outputs import EngineStats, RequestOutput
 from headrace.serve.front.record import Answered, Record, current_answered
 from headrace.serve.pages.recent import Recent
@@ -49,6 +50,7 @@ _COUNTERS: Mapping[str, tuple[str, str]] = {
     "headrace_num_preemptions": ("preemptions", "Preemptions of running sequences."),
     "headrace_engine_steps": ("steps", "Steps of the engine loop."),
     "headrace_engine_step_seconds": ("step_seconds", "Seconds spent in steps."),
+    "headrace_engine_loop_seconds": ("loop_seconds", "Seconds of steps with their planning and commit."),
     "headrace_grammars_compiled": ("grammars_compiled", "Grammars compiled for a request."),
     "headrace_grammars_refused": ("grammars_refused", "Grammars that could not be used."),
     "headrace_grammar_cache_hits": ("grammar_cache_hits", "Requests whose grammar was ready, or known bad."),
@@ -56,15 +58,33 @@ _COUNTERS: Mapping[str, tuple[str, str]] = {
     "headrace_grammar_mask_seconds": ("grammar_mask_seconds", "Seconds spent on masks of tokens."),
     "headrace_numeric_errors": ("numeric_errors", "Sequences that ended because of NaN or infinite logits."),
 }
+_PHASED: Mapping[str, tuple[str, str]] = {
+    "headrace_phase_steps": ("steps", "Steps of a phase: prefill when any row is of a prompt."),
+    "headrace_phase_step_tokens": ("step_tokens", "Tokens computed in steps of a phase."),
+    "headrace_phase_step_seconds": ("step_seconds", "Seconds of the steps of a phase."),
+    "headrace_step_time_predicted_seconds": ("step_predicted_seconds", "Seconds that the cost model said."),
+    "headrace_step_time_error_seconds": ("step_error_seconds", "Sum of |predicted - measured| over steps."),
+    "headrace_step_bytes_read": ("step_bytes", "Bytes of weights, keys and values that steps read."),
+    "headrace_step_operations": ("step_operations", "Operations of matrices and attention."),
+    "headrace_memory_roof_seconds": ("memory_roof_seconds", "Least seconds of steps that memory bounds."),
+    "headrace_compute_roof_seconds": (
+        "compute_roof_seconds",
+        "Least seconds of steps that arithmetic bounds.",
+    ),
+}
 _GAUGES: Mapping[str, tuple[str, str]] = {
     "headrace_num_requests_running": ("running", "Sequences that run."),
     "headrace_num_requests_waiting": ("waiting", "Sequences that wait."),
+    "headrace_num_slots": ("slots", "Sequences that may run together."),
+    "headrace_compute_threads": ("threads", "Compute threads."),
     "headrace_num_tokens_waiting": ("waiting_tokens", "Prompt tokens of sequences that wait."),
     "headrace_kv_blocks_total": ("blocks_total", "Blocks of the KV pool."),
     "headrace_kv_blocks_held": ("blocks_held", "Blocks held by sequences."),
     "headrace_kv_blocks_evictable": ("blocks_evictable", "Cached blocks that nobody holds."),
     "headrace_weight_bytes": ("weight_bytes", "Memory of the weights."),
     "headrace_kv_bytes": ("kv_bytes", "Memory of the KV pool."),
+    "headrace_limit_read_bytes_per_second": ("limit_read_bytes", "Bytes that this machine reads a second."),
+    "headrace_limit_operations_per_second": ("limit_operations", "Operations that it does a second at most."),
 }
 
 
@@ -83,6 +103,13 @@ class EngineCollector(Collector):
         for name, (key, text) in _COUNTERS.items():
             if key in self.latest.counters:
                 yield CounterMetricFamily(name, text, value=self.latest.counters[key])
+        for name, (key, text) in _PHASED.items():
+            family = CounterMetricFamily(name, text, labels=["phase"])
+            for phase in PHASES:
+                if f"{phase}_{key}" in self.latest.counters:
+                    family.add_metric([phase], self.latest.counters[f"{phase}_{key}"])
+            if family.samples:
+                yield family
         for name, (key, text) in _GAUGES.items():
             if key in self.latest.gauges:
                 yield GaugeMetricFamily(name, text, value=self.latest.gauges[key])

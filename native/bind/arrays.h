@@ -59,6 +59,7 @@ template <class T> nb::object new_array(T *&data, std::initializer_list<size_t> 
     return nb::cast(nb::ndarray<nb::numpy, T>(data, shape, owner));
 }
 
+void bind_limits(nb::module_ &module);
 void bind_runtime(nb::module_ &module);
 void bind_texts(nb::module_ &module);
 void bind_program(nb::module_ &module);

@@ -16,6 +16,7 @@ NB_MODULE(_native, module) {
     nanobind::set_leak_warnings(false);     // a script may end without closing its engine
     module.doc() = "Native kernels, threads and step programs";
     module.def("isas", &headrace::bind::isas, "Instruction sets that are built in and run here, best first.");
+    headrace::bind::bind_limits(module);
     headrace::bind::bind_runtime(module);
     headrace::bind::bind_texts(module);
     headrace::bind::bind_program(module);

@@ -19,6 +19,7 @@ PLUGIN_FOLDERS = {
     "schemes",
     "policy",
     "routes",
+    "checks",
     "commands",
     "kinds",
     "proposers",

@@ -2,7 +2,7 @@
 
 import mmap
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -128,6 +128,25 @@ class WeightMap:
         if source.order is not None:
             values = values[source.order]
         return np.ascontiguousarray(values + np.float32(source.offset))
+
+    def stored_bytes(self, prefix: str) -> int:
+        """Bytes of the weights whose canonical names begin so; no weight is read."""
+        total = 0
+        for name, source in self._sources.items():
+            if name.startswith(prefix):
+                data = self._tensors[source.tensor].data
+                total += data.nbytes * source.shape[0] // source.stored_shape[0]
+        return total
+
+    def hollow(self, names: Iterable[str]) -> "WeightMap":
+        """These weights in their shapes and number formats, all bytes zero; no weight is read."""
+        sources = {name: self._sources[name] for name in names}
+        stored = {source.tensor: self._tensors[source.tensor] for source in sources.values()}
+        zeros = {
+            name: replace(tensor, data=np.zeros(tensor.data.nbytes, np.uint8))
+            for name, tensor in stored.items()
+        }
+        return WeightMap(zeros, sources)
 
     def release(self) -> None:
         """Give back the memory that reading took; what is used again is read again."""

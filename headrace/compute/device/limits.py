@@ -1,0 +1,131 @@
+"""What this machine can do at most, measured and kept: the roofs of the roofline.
+
+A measurement takes a fraction of a second and 256 MiB of memory. What is kept, under the cache folder by the
+processor's model, the allowed cores, the threads and the release, is the best of the first few starts: other
+work on the machine makes a measurement worse, never better.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from headrace import __version__
+from headrace.base.env import cache_dir
+from headrace.compute.device.kinds.cpu import affinity, cgroup_quota
+
+READ_BYTES = 256 << 20
+"""What is read to find the rate of memory; far more than a last-level cache holds."""
+MEASUREMENTS = 3
+"""Starts that measure; later ones only read the file."""
+_VERSION = 1
+_RATES = ("read_bytes_s", "fma_ops_s", "dot_ops_s", "maddubs_ops_s")
+_COUNT = "measurements"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Rates of all threads together. Operations: a multiply-add counts as two."""
+
+    threads: int
+    read_bytes_s: float
+    """Bytes a second from memory."""
+    fma_ops_s: float
+    """float32 multiply-adds."""
+    int8_ops_s: float
+    """8-bit products added up, by the fastest instruction that the kernels may use."""
+    source: str
+    """`measured`, `cached` or `assumed`."""
+
+
+ASSUMED = Limits(threads=1, read_bytes_s=10e9, fma_ops_s=60e9, int8_ops_s=120e9, source="assumed")
+"""One core of a common server; where nothing was measured."""
+
+
+def machine_limits(threads: int, isa: str, *, folder: Path | None = None, probe: bool = True) -> Limits:
+    """The limits of this machine for so many threads and an instruction set of the kernels.
+
+    Args:
+        threads: compute threads.
+        isa: instruction set (`avx512`, `avx2` …); byte dot products count only where the kernels use them.
+        folder: where they are kept; None: under the cache folder.
+        probe: measure what is not known well enough yet; else take what is known, or assume.
+    """
+    path = (folder or cache_dir() / "limits") / f"{_key(threads)}.json"
+    known = _read(path)
+    if known is not None and (not probe or known[_COUNT] >= MEASUREMENTS):
+        return _limits(known, threads, isa, "cached")
+    found = _measure(threads) if probe else None
+    if found is not None:
+        rates = {name: max(found[name], known[name] if known else 0.0) for name in _RATES}
+        rates[_COUNT] = 1 + (known[_COUNT] if known else 0)
+        _write(path, rates)
+        return _limits(rates, threads, isa, "measured")
+    if known is not None:
+        return _limits(known, threads, isa, "cached")
+    return Limits(**{**asdict(ASSUMED), "threads": threads, **_scaled(threads)})
+
+
+def _scaled(threads: int) -> dict[str, float]:
+    """Arithmetic grows with the cores; the memory's rate is assumed to."""
+    return {name: getattr(ASSUMED, name) * threads for name in ("read_bytes_s", "fma_ops_s", "int8_ops_s")}
+
+
+def _limits(rates: dict[str, float], threads: int, isa: str, source: str) -> Limits:
+    bytewise = {"avx512": rates["dot_ops_s"], "avx2": rates["maddubs_ops_s"]}.get(isa, 0.0)
+    fma = rates["fma_ops_s"] or ASSUMED.fma_ops_s * threads
+    return Limits(
+        threads=threads,
+        read_bytes_s=rates["read_bytes_s"],
+        fma_ops_s=fma,
+        int8_ops_s=bytewise or rates["maddubs_ops_s"] or 2.0 * fma,
+        source=source,
+    )
+
+
+def _measure(threads: int) -> dict[str, float] | None:
+    """None without the native kernels, or without the memory."""
+    try:
+        native: Any = import_module("headrace._native")
+        return native.machine_limits(threads, READ_BYTES)
+    except (ImportError, MemoryError, RuntimeError):
+        return None
+
+
+def _key(threads: int) -> str:
+    facts = [_VERSION, __version__, _processor(), sorted(affinity()), cgroup_quota(), threads]
+    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=8).hexdigest()
+
+
+def _processor(root: Path = Path("/")) -> list[str]:
+    """What tells processors apart."""
+    wanted = {"vendor_id", "cpu family", "model", "stepping", "model name", "CPU part", "flags", "Features"}
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        for line in (root / "proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in wanted:
+                found.setdefault(name.strip(), value.strip())
+    return [f"{name}={value}" for name, value in sorted(found.items())] or [os.uname().machine]
+
+
+def _read(path: Path) -> dict[str, float] | None:
+    try:
+        found = json.loads(path.read_text())
+        rates = {name: float(found[name]) for name in (*_RATES, _COUNT)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return rates if rates["read_bytes_s"] > 0 and min(rates.values()) >= 0 else None
+
+
+def _write(path: Path, rates: dict[str, float]) -> None:
+    """Put the file in place whole; a cache that cannot be written costs a measurement at the next start."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}.part")
+        part.write_text(json.dumps(rates))
+        part.replace(path)

@@ -1,0 +1,1 @@
+"""One check per file: `CHECK`, silent on a healthy patient."""

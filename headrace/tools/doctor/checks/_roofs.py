@@ -1,0 +1,23 @@
+"""Which roof bounds the steps of a trace."""
+
+from headrace.tools.doctor.trace import Trace
+
+
+def memory_share(trace: Trace) -> float | None:
+    """Of the least time that the machine allows for the steps, the share of those that memory bounds."""
+    memory_s = trace.both("headrace_memory_roof_seconds")
+    compute_s = trace.both("headrace_compute_roof_seconds")
+    total_s = memory_s + compute_s
+    return memory_s / total_s if total_s > 0.0 else None
+
+
+def roof_share(trace: Trace) -> float:
+    """The least time over the time that steps took: how near they are to the machine's limit."""
+    least_s = trace.both("headrace_memory_roof_seconds") + trace.both("headrace_compute_roof_seconds")
+    return min(1.0, least_s / trace.step_s) if trace.step_s else 0.0
+
+
+def rows_per_step(trace: Trace) -> float:
+    """Tokens of a decoding step, on average."""
+    steps = trace.phase("headrace_phase_steps", "decode")
+    return trace.phase("headrace_phase_step_tokens", "decode") / steps if steps else 0.0

@@ -1,0 +1,31 @@
+"""Steps wait for arithmetic."""
+
+from headrace.tools.doctor.checks._roofs import memory_share, roof_share, rows_per_step
+from headrace.tools.doctor.finding import SATURATED_ABOVE, Finding, on_trace
+from headrace.tools.doctor.trace import Trace
+
+
+def _look(trace: Trace) -> Finding | None:
+    share = memory_share(trace)
+    if share is None or share >= 0.5 or trace.step_s / trace.seconds < SATURATED_ABOVE:
+        return None
+    prompts = trace.delta("headrace_prompt_tokens_total")
+    cached = trace.delta("headrace_prompt_tokens_cached_total")
+    return Finding(
+        name="compute",
+        severity="bottleneck",
+        evidence={
+            "step_share": trace.step_s / trace.seconds,
+            "compute_bound_share": 1.0 - share,
+            "of_limit": roof_share(trace),
+            "rows_per_step": rows_per_step(trace),
+            "cached_prompt_share": cached / prompts if prompts else 0.0,
+        },
+        remedy="more cores or another replica; prompts that begin alike share their computing when the "
+        "common part comes first; a smaller model",
+        expected_gain="a second replica: twice the throughput",
+        weight=0.6 * (1.0 - share) * min(1.0, trace.step_s / trace.seconds),
+    )
+
+
+CHECK = on_trace(_look)

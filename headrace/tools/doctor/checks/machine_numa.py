@@ -1,0 +1,21 @@
+"""Memory lies on several nodes."""
+
+from headrace.tools.doctor.finding import Finding, on_machine
+from headrace.tools.doctor.machine import Machine
+from headrace.tools.doctor.trace import Trace
+
+
+def _look(machine: Machine, trace: Trace | None) -> Finding | None:
+    del trace
+    if machine.numa_nodes < 2:
+        return None
+    return Finding(
+        name="memory nodes",
+        severity="info",
+        evidence={"nodes": machine.numa_nodes},
+        remedy="one server per node: numactl --cpunodebind=N --membind=N headrace serve …",
+        expected_gain="weights and keys from near memory",
+    )
+
+
+CHECK = on_machine(_look)

@@ -1,0 +1,21 @@
+"""Huge pages are switched off."""
+
+from headrace.tools.doctor.finding import Finding, on_machine
+from headrace.tools.doctor.machine import Machine
+from headrace.tools.doctor.trace import Trace
+
+
+def _look(machine: Machine, trace: Trace | None) -> Finding | None:
+    del trace
+    if machine.huge_pages != "never":
+        return None
+    return Finding(
+        name="huge pages",
+        severity="info",
+        evidence={"transparent_hugepage": machine.huge_pages},
+        remedy="echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+        expected_gain="some percent of the reading of weights",
+    )
+
+
+CHECK = on_machine(_look)

@@ -1,0 +1,34 @@
+"""Compute threads do not fit the cores that the server may use."""
+
+from headrace.tools.doctor.finding import Finding, on_machine
+from headrace.tools.doctor.machine import Machine
+from headrace.tools.doctor.trace import Trace
+
+
+def _look(machine: Machine, trace: Trace | None) -> Finding | None:
+    threads = 0.0 if trace is None else trace.mean("headrace_compute_threads")
+    quota = machine.quota
+    evidence: dict[str, float | str] = {
+        "threads": threads,
+        "fitting": machine.threads,
+        "cores": machine.allowed,
+    }
+    if quota is not None:
+        evidence["cgroup_cpus"] = quota
+    if threads and threads > machine.threads:
+        remedy = f"set --threads {machine.threads}: more threads than cores wait for each other"
+        gain = "steps without pauses"
+    elif threads and threads < machine.threads:
+        remedy = f"set --threads {machine.threads}, or leave it out"
+        gain = f"up to {machine.threads / threads:.1f} times the arithmetic"
+    elif quota is not None and quota < machine.allowed and quota != int(quota):
+        remedy = f"grant whole CPUs: {quota:g} lets threads stand still in the middle of steps"
+        gain = "even step times"
+    else:
+        return None
+    return Finding(
+        name="compute threads", severity="warning", evidence=evidence, remedy=remedy, expected_gain=gain
+    )
+
+
+CHECK = on_machine(_look)

@@ -1,0 +1,36 @@
+"""Prompts of others stretch the steps of those who decode."""
+
+from headrace.tools.doctor.finding import Finding, on_trace
+from headrace.tools.doctor.trace import Trace
+
+_SHARE_ABOVE = 0.35
+_TIMES = 3.0
+
+
+def _look(trace: Trace) -> Finding | None:
+    decode, prefill = (trace.phase("headrace_phase_steps", p) for p in ("decode", "prefill"))
+    decode_s, prefill_s = (trace.phase("headrace_phase_step_seconds", p) for p in ("decode", "prefill"))
+    rows = trace.mean("headrace_num_requests_running")
+    if not decode or not prefill or rows < 2:
+        return None
+    stretch = prefill_s / prefill / (decode_s / decode)
+    share = prefill_s / trace.step_s
+    if stretch < _TIMES or not _SHARE_ABOVE < share < 0.95:
+        return None
+    return Finding(
+        name="prefill interference",
+        severity="bottleneck",
+        evidence={
+            "decode_step_ms": 1e3 * decode_s / decode,
+            "prefill_step_ms": 1e3 * prefill_s / prefill,
+            "prefill_share": share,
+            "requests_running": rows,
+        },
+        remedy="smaller pieces of prompts beside those who decode (--prefill-step-ms), prefixes that are "
+        "shared (the prefix cache computes them once), or another replica for long prompts",
+        expected_gain=f"gaps between tokens up to {stretch:.1f} times shorter while prompts are computed",
+        weight=0.5 + 0.4 * share,
+    )
+
+
+CHECK = on_trace(_look)

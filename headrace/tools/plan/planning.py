@@ -1,0 +1,79 @@
+"""Opens a model's header, resolves its settings, and predicts."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from headrace.base.config import EngineConfig
+from headrace.base.metrics import Slo
+from headrace.engine.build import OpenedModel, device_facts, make_scheduler, open_model
+from headrace.engine.cost.rehearsal import rehearse
+from headrace.engine.resolve import resolve
+from headrace.tools.plan.report import PROMPTS, machine_of, memory_of, speed_of, traffic_of
+from headrace.tools.plan.simulate import simulate
+from headrace.tools.plan.sizes import sizes_of
+from headrace.tools.plan.speeds import Speeds
+from headrace.tools.plan.traffic import Traffic, span
+
+DEFAULT_CONTEXT = 512
+
+
+class Planning:
+    """A model, its settings, and a machine.
+
+    Args:
+        config: settings.
+        memory_bytes: what the model may take; None: what is free here.
+
+    Raises:
+        HeadraceError: as for serving it.
+    """
+
+    def __init__(self, config: EngineConfig, *, memory_bytes: int | None = None) -> None:
+        opened = open_model(config, with_text=False)
+        device = device_facts(config)
+        if memory_bytes is not None:
+            device = replace(device, memory_bytes=memory_bytes, memory_reason="asked for")
+            opened = replace(opened, resolved=resolve(config, opened.resolved.model, device))
+        self._opened: OpenedModel = opened
+        self._available_bytes = device.memory_bytes
+        self._speeds: Speeds | None = None
+        self._limits: dict[str, Any] = {}
+
+    def report(self, *, context: int | None = None, prompts: str | None = None) -> dict[str, Any]:
+        """Memory, machine and speed as plain data.
+
+        Args:
+            context: tokens behind which sequences decode; None: 512, or what fits.
+            prompts: prompt lengths as `N` or `LEAST:MOST`; None: some common ones.
+        """
+        resolved = self._opened.resolved
+        sizes = sizes_of(resolved, self._available_bytes, context)
+        speeds = self._rehearsed()
+        behind = min(context or DEFAULT_CONTEXT, resolved.max_model_len)
+        lengths: Sequence[int] = PROMPTS if prompts is None else sorted(set(span("--prompt-tokens", prompts)))
+        return {
+            "model": resolved.model.name,
+            "about": resolved.model.description,
+            "memory": memory_of(sizes),
+            "machine": self._limits,
+            "speed": speed_of(speeds, sizes, resolved.max_num_seqs, behind, lengths),
+        }
+
+    def simulate(self, traffic: Traffic, replicas: int, slo: Slo) -> dict[str, Any]:
+        """Figures of the traffic; see `report.traffic_of`."""
+        found = simulate(
+            traffic,
+            partial(make_scheduler, self._opened.resolved),
+            self._rehearsed().step_s,
+            replicas=replicas,
+        )
+        return traffic_of(found, slo)
+
+    def _rehearsed(self) -> Speeds:
+        if self._speeds is None:
+            model = rehearse(self._opened)
+            self._limits = machine_of(model.limits)
+            self._speeds = Speeds(model, self._opened.resolved.step_limits.max_tokens)
+        return self._speeds

@@ -1,0 +1,273 @@
+"""The doctor: each check is silent on a healthy trace and speaks on its planted fault."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from headrace.base.errors import ConfigError, DownloadError
+from headrace.cli.main import main
+from headrace.tools.doctor.diagnosis import CHECKS, as_json, as_text, diagnose, is_fine
+from headrace.tools.doctor.finding import Patient
+from headrace.tools.doctor.machine import Machine, machine_of
+from headrace.tools.doctor.trace import Scrape, Trace, parse, read_trace, watch, write_trace
+
+MACHINE = Machine(
+    threads=8,
+    allowed=16,
+    quota=None,
+    flags=frozenset({"avx2", "fma", "f16c"}),
+    governor="performance",
+    huge_pages="madvise",
+    numa_nodes=1,
+)
+
+COUNTERS = {
+    "headrace_engine_loop_seconds_total": "loop",
+    'headrace_phase_step_seconds_total{phase="decode"}': "decode_s",
+    'headrace_phase_step_seconds_total{phase="prefill"}': "prefill_s",
+    'headrace_phase_steps_total{phase="decode"}': "decode_steps",
+    'headrace_phase_steps_total{phase="prefill"}': "prefill_steps",
+    'headrace_phase_step_tokens_total{phase="decode"}': "decode_tokens",
+    'headrace_memory_roof_seconds_total{phase="decode"}': "memory_s",
+    'headrace_compute_roof_seconds_total{phase="prefill"}': "compute_s",
+    "headrace_num_preemptions_total": "preemptions",
+    "headrace_prompt_tokens_total": "prompt_tokens",
+    "headrace_grammar_mask_seconds_total": "mask_s",
+    "headrace_grammar_compilation_time_seconds_total": "compile_s",
+    "process_cpu_seconds_total": "cpu_s",
+    "headrace_inter_token_latency_seconds_sum": "itl_s",
+    "headrace_inter_token_latency_seconds_count": "itl_n",
+    "headrace_request_time_per_output_token_seconds_sum": "tpot_s",
+    "headrace_request_time_per_output_token_seconds_count": "tpot_n",
+    "headrace_request_queue_time_seconds_sum": "queue_s",
+    "headrace_request_queue_time_seconds_count": "queue_n",
+    "headrace_numeric_errors_total": "nan",
+}
+GAUGES = {
+    "headrace_num_requests_running": "running",
+    "headrace_num_requests_waiting": "waiting",
+    "headrace_num_slots": "slots",
+    "headrace_kv_cache_usage_perc": "kv",
+    "headrace_engine_alive": "alive",
+    "headrace_engine_restarts": "restarts",
+    "headrace_compute_threads": "threads",
+}
+HEALTHY = {
+    # a second: half the time steps, some of them with prompts
+    "loop": 0.55,
+    "decode_s": 0.40,
+    "prefill_s": 0.10,
+    "decode_steps": 40,
+    "prefill_steps": 5,
+    "decode_tokens": 120,
+    "memory_s": 0.25,
+    "compute_s": 0.06,
+    "preemptions": 0,
+    "prompt_tokens": 500,
+    "mask_s": 0.0,
+    "compile_s": 0.0,
+    "cpu_s": 0.15,
+    "itl_s": 1.2,
+    "itl_n": 100,
+    "tpot_s": 0.12,
+    "tpot_n": 10,
+    "queue_s": 0.01,
+    "queue_n": 4,
+    "nan": 0,
+    "running": 3,
+    "waiting": 0,
+    "slots": 64,
+    "kv": 0.2,
+    "alive": 1,
+    "restarts": 0,
+    "threads": 8,
+}
+FAULTS = {
+    "idle": {
+        **dict.fromkeys(("loop", "decode_s", "prefill_s", "memory_s", "compute_s"), 0.004),
+        "running": 0.1,
+        "decode_steps": 1,
+    },
+    "compute": {
+        "loop": 0.97, "decode_s": 0.72, "prefill_s": 0.2, "memory_s": 0.05, "compute_s": 0.5,
+        "running": 24, "decode_steps": 40, "prefill_steps": 4,
+    },
+    "memory bandwidth": {
+        "loop": 0.96, "decode_s": 0.88, "prefill_s": 0.03, "memory_s": 0.7, "compute_s": 0.02,
+        "decode_steps": 100, "decode_tokens": 110, "prefill_steps": 2, "running": 1,
+    },
+    "KV capacity": {
+        "loop": 0.97, "decode_s": 0.8, "prefill_s": 0.1, "memory_s": 0.6, "compute_s": 0.1,
+        "decode_steps": 60, "prefill_steps": 6, "kv": 0.97, "waiting": 12, "running": 9, "preemptions": 2,
+    },
+    "queue/admission": {
+        "loop": 0.97, "decode_s": 0.86, "prefill_s": 0.05, "memory_s": 0.7, "compute_s": 0.03,
+        "decode_steps": 90, "decode_tokens": 180, "prefill_steps": 3, "running": 2, "slots": 2, "waiting": 9,
+        "queue_s": 40, "queue_n": 4,
+    },
+    "host overhead": {
+        "loop": 0.97, "decode_s": 0.4, "prefill_s": 0.05, "decode_steps": 2000, "prefill_steps": 100,
+    },
+    "tokenization/grammar": {"loop": 0.9, "mask_s": 0.42, "decode_s": 0.42, "prefill_s": 0.06},
+    "network/client": {"itl_s": 9.0, "itl_n": 100},
+    "prefill interference": {
+        "loop": 0.97, "decode_s": 0.4, "prefill_s": 0.5, "decode_steps": 40, "prefill_steps": 5,
+        "memory_s": 0.3, "compute_s": 0.25, "running": 6,
+    },
+}  # fmt: skip
+
+
+def trace_of(values, seed=0, seconds=10, noise=0.1):
+    """Scrapes twice a second: counters that grow at these rates, unevenly; gauges around these means."""
+    rng = random.Random(seed)
+    rates = {**HEALTHY, **values}
+    now = {name: rng.uniform(0, 1e4) for name in COUNTERS}
+    scrapes = []
+    for i in range(2 * seconds + 1):
+        gauges = {
+            n: rates[key]
+            * (1 if key in {"slots", "alive", "threads", "restarts"} else rng.uniform(1 - noise, 1 + noise))
+            for n, key in GAUGES.items()
+        }
+        scrapes.append(Scrape(100 + i / 2, {**now, **gauges}))
+        now = {n: v + rates[COUNTERS[n]] / 2 * rng.uniform(1 - noise, 1 + noise) for n, v in now.items()}
+    return Trace(scrapes)
+
+
+def verdict(values, seed=0):
+    return as_json(diagnose(Patient(trace=trace_of(values, seed), machine=MACHINE)))
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_bottleneck_is_named(fault, seed):
+    assert verdict(FAULTS[fault], seed)["bottleneck"] == fault
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_healthy_server_is_healthy(seed):
+    found = verdict({}, seed)
+    assert found == {"bottleneck": "healthy", "evidence": {}, "next": None, "findings": []}
+
+
+def test_the_next_one_is_told_with_its_remedy():
+    found = verdict({**FAULTS["memory bandwidth"], **FAULTS["queue/admission"]})
+    assert (found["bottleneck"], found["next"]) == ("queue/admission", "memory bandwidth")
+    for finding in found["findings"]:
+        assert finding["remedy"]
+        assert finding["expected_gain"]
+        assert finding["evidence"]
+
+
+def test_a_full_house_that_computes_is_bounded_by_computing_not_by_slots():
+    assert verdict({**FAULTS["compute"], "slots": 24, "waiting": 9})["bottleneck"] == "compute"
+
+
+def test_a_busy_http_process_is_named():
+    found = verdict({"cpu_s": 0.97, "itl_s": 9.0})
+    assert found["bottleneck"] == "tokenization/grammar"
+    assert found["evidence"]["http_process_cores"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("values", "name"), [({"nan": 1}, "numeric errors"), ({"alive": 0}, "engine restarts")]
+)
+def test_faults_of_the_server_are_warnings(values, name):
+    findings = diagnose(Patient(trace=trace_of(values)))
+    assert [(f.name, f.severity) for f in findings] == [(name, "warning")]
+    assert not is_fine(findings)
+
+
+def test_a_restart_is_seen_and_counters_that_begin_anew_do_not_shrink():
+    first, last = (dict(trace_of({}).scrapes[i].values) for i in (0, -1))
+    reset = dict.fromkeys(first, 0.0) | {"headrace_engine_restarts": 1.0, "headrace_engine_alive": 1.0}
+    trace = Trace([Scrape(0, first | {"headrace_engine_restarts": 0.0}), Scrape(5, reset), Scrape(10, last)])
+    assert all(trace.delta(name) >= 0 for name in COUNTERS)
+    assert "engine restarts" in [f.name for f in diagnose(Patient(trace=trace))]
+
+
+@pytest.mark.parametrize(
+    ("change", "values", "name"),
+    [
+        ({}, {"threads": 12}, "compute threads"),
+        ({}, {"threads": 2}, "compute threads"),
+        ({"quota": 7.5}, {}, "compute threads"),
+        ({"flags": frozenset({"sse2"})}, {}, "instruction sets"),
+        ({"flags": frozenset({"asimd"})}, {}, "instruction sets"),
+        ({"huge_pages": "never"}, {}, "huge pages"),
+        ({"governor": "powersave"}, {}, "frequency"),
+        ({"numa_nodes": 2}, {}, "memory nodes"),
+    ],
+)
+def test_the_machine_is_looked_at(change, values, name):
+    findings = diagnose(Patient(trace=trace_of(values), machine=replace(MACHINE, **change)))
+    assert [f.name for f in findings] == [name]
+
+
+def test_every_check_is_under_test():
+    spoken = set(FAULTS) | {"numeric errors", "engine restarts", "compute threads", "instruction sets"}
+    spoken |= {"huge pages", "frequency", "memory nodes"}
+    assert len(spoken) == len(CHECKS.names())
+
+
+def test_facts_of_a_machine_are_read_from_its_files(tmp_path):
+    for name, text in {
+        "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+        "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
+        "sys/devices/system/node/node0/x": "",
+        "sys/devices/system/node/node1/x": "",
+        "proc/cpuinfo": "flags\t\t: fpu avx2 fma\n",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    machine = machine_of(tmp_path)
+    assert (machine.huge_pages, machine.governor, machine.numa_nodes) == ("madvise", "powersave", 2)
+    assert {"avx2", "fma"} <= machine.flags
+    empty = machine_of(tmp_path / "nothing")
+    assert (empty.huge_pages, empty.governor, empty.numa_nodes) == ("", "", 0)
+
+
+def test_prometheus_text_is_read():
+    text = (
+        '# TYPE a counter\na_total 3\n# TYPE b gauge\nb{phase="x",k="1"} 2.5\n'
+        '# TYPE h histogram\nh_bucket{le="1"} 1\nh_bucket{le="+Inf"} 2\nh_sum 4\nh_count 2\n'
+    )
+    assert parse(text) == {"a_total": 3, 'b{k="1",phase="x"}': 2.5, "h_sum": 4, "h_count": 2}
+
+
+def test_a_trace_is_recorded_and_read(tmp_path, capsys):
+    file = tmp_path / "t.jsonl"
+    write_trace(file, trace_of(FAULTS["compute"]))
+    assert read_trace(file).seconds == 10
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--trace", str(file), "--json"])
+    assert ended.value.code == 3
+    assert json.loads(capsys.readouterr().out)["bottleneck"] == "compute"
+    write_trace(file, trace_of({}))
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--trace", str(file)])
+    assert ended.value.code == 0
+    assert "bottleneck: healthy" in capsys.readouterr().out
+    for text in ("", "{}", "nonsense", '{"seconds": 1, "values": {}}'):
+        file.write_text(text)
+        with pytest.raises(ConfigError):
+            read_trace(file)
+
+
+def test_words_name_the_proof():
+    text = as_text(diagnose(Patient(trace=trace_of(FAULTS["compute"]))))
+    assert "bottleneck: compute" in text
+    assert "step_share 0.9" in text
+    assert "remedy:" in text
+
+
+def test_nobody_there_and_impossible_requests_are_said():
+    with pytest.raises(DownloadError, match="does the server run"):
+        watch("http://127.0.0.1:9", None, 1.0)
+    with pytest.raises(ConfigError, match="--url"):
+        watch("localhost:8000", None, 1.0)
+    with pytest.raises(ConfigError, match="--seconds"):
+        watch("http://127.0.0.1:9", None, 0.1)

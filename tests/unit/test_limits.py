@@ -1,0 +1,94 @@
+"""The machine's limits: measured once, kept, and assumed where nothing can be measured."""
+
+import json
+
+import pytest
+
+from headrace.compute.device import limits as module
+from headrace.compute.device.limits import ASSUMED, MEASUREMENTS, machine_limits
+
+RATES = {"read_bytes_s": 4e10, "fma_ops_s": 2e11, "dot_ops_s": 9e11, "maddubs_ops_s": 4e11}
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Count measurements; each gives RATES."""
+    calls = []
+
+    def measure(threads):
+        calls.append(threads)
+        return dict(RATES)
+
+    monkeypatch.setattr(module, "_measure", measure)
+    return calls
+
+
+def test_measured_by_the_first_starts_and_kept(tmp_path, measured):
+    first = [machine_limits(2, "avx512", folder=tmp_path) for _ in range(MEASUREMENTS)]
+    again = machine_limits(2, "avx512", folder=tmp_path)
+    assert measured == [2] * MEASUREMENTS
+    assert [one.source for one in (*first, again)] == ["measured"] * MEASUREMENTS + ["cached"]
+    assert (again.read_bytes_s, again.fma_ops_s, again.int8_ops_s) == (4e10, 2e11, 9e11)
+
+
+def test_the_best_of_the_measurements_counts(tmp_path, monkeypatch):
+    found = iter(
+        [{**RATES, "read_bytes_s": 1e10}, {**RATES, "fma_ops_s": 1e10}, {**RATES, "dot_ops_s": 1e10}]
+    )
+    monkeypatch.setattr(module, "_measure", lambda threads: next(found))
+    reads = [machine_limits(2, "avx512", folder=tmp_path).read_bytes_s for _ in range(4)]
+    assert reads == [1e10, 4e10, 4e10, 4e10]
+    best = machine_limits(2, "avx512", folder=tmp_path)
+    assert (best.fma_ops_s, best.int8_ops_s) == (2e11, 9e11)
+
+
+def test_what_is_known_serves_those_who_must_not_measure(tmp_path, measured):
+    machine_limits(2, "avx512", folder=tmp_path)
+    assert machine_limits(2, "avx512", folder=tmp_path, probe=False).source == "cached"
+    assert measured == [2]
+
+
+def test_another_number_of_threads_is_measured_anew(tmp_path, measured):
+    machine_limits(2, "avx512", folder=tmp_path)
+    machine_limits(1, "avx512", folder=tmp_path)
+    assert measured == [2, 1]
+
+
+def test_only_instructions_that_the_kernels_use_count(tmp_path, measured):
+    assert machine_limits(2, "avx2", folder=tmp_path).int8_ops_s == 4e11
+    assert machine_limits(2, "avx512", folder=tmp_path).int8_ops_s == 9e11
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"read_bytes_s": 1}', json.dumps({**RATES, "fma_ops_s": -1})]
+)
+def test_a_damaged_file_is_measured_anew(tmp_path, measured, text):
+    machine_limits(2, "avx512", folder=tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.write_text(text)
+    assert machine_limits(2, "avx512", folder=tmp_path).source == "measured"
+    assert json.loads(file.read_text()) == {**RATES, "measurements": 1}
+
+
+def test_a_cache_that_cannot_be_written_costs_only_a_measurement(tmp_path, measured):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert machine_limits(2, "avx512", folder=blocked / "limits").source == "measured"
+
+
+def test_without_a_measurement_limits_are_assumed_by_threads(tmp_path):
+    found = machine_limits(4, "numpy", folder=tmp_path, probe=False)
+    assert (found.source, found.threads) == ("assumed", 4)
+    assert found.read_bytes_s == 4 * ASSUMED.read_bytes_s
+    assert not list(tmp_path.iterdir())
+
+
+def test_this_machine_measures_what_is_possible(tmp_path):
+    native = pytest.importorskip("headrace._native")
+    rates = native.machine_limits(1, 32 << 20)
+    assert 1e8 < rates["read_bytes_s"] < 1e13
+    assert 1e8 < rates["fma_ops_s"] < 1e13
+    assert rates["dot_ops_s"] == 0 or rates["dot_ops_s"] > rates["fma_ops_s"]
+    for threads, size in ((0, 32 << 20), (1, 1), (1, (32 << 20) + 1)):
+        with pytest.raises(ValueError, match="must be"):
+            native.machine_limits(threads, size)
