@@ -60,16 +60,15 @@ TextTable table(const Texts &blob, const Ends &ends) {
 }
 
 void make_pairs(BytePairs *self, const Texts &tokens, const Ends &token_ends, const Texts &merges, const Ends &merge_ends, bool whole) {
+    static_assert(std::is_nothrow_move_constructible_v<BytePairs>);
+    BytePairs made;                             // nobody destroys *self after an exception: it is begun when nothing can fail
     std::string fault;
-    new (self) BytePairs();
     {
         nb::gil_scoped_release release;
-        fault = self->make(table(tokens, token_ends), table(merges, merge_ends), whole);
+        fault = made.make(table(tokens, token_ends), table(merges, merge_ends), whole);
     }
-    if (!fault.empty()) {
-        self->~BytePairs();
-        fail(fault);
-    }
+    if (!fault.empty()) fail(fault);
+    new (self) BytePairs(std::move(made));
 }
 
 std::string_view utf8(nb::str text) {

@@ -1,9 +1,12 @@
 """The native encoder gives the library's ids: made-up vocabularies here, real ones in tests/golden."""
 
 import random
+import subprocess
+import sys
 
 import pytest
 
+from headrace import _native
 from headrace.base.errors import CheckpointError, RequestError
 from headrace.base.specs import TextArray, TokenizerSource
 from headrace.host.text.tokenizer import Tokenizer, load_tokenizer
@@ -102,6 +105,54 @@ def test_broken_merges_are_refused_as_by_the_library(merges):
     with pytest.raises(CheckpointError) as theirs:
         plain(data)
     assert ours.value.message == theirs.value.message
+
+
+def test_without_random_numbers_the_librarys_encoder_does(monkeypatch):
+    def no_source(*_: object) -> None:
+        raise RuntimeError("random_device could not be read")
+
+    monkeypatch.setattr(_native, "BytePairs", no_source)
+    tokenizer = quick(byte_metadata())
+    assert isinstance(encoder(tokenizer), LibraryEncoder)
+    assert tokenizer.encode("hello x") == plain(byte_metadata()).encode("hello x")
+
+
+OUT_OF_MEMORY = """
+import resource
+import numpy as np
+from headrace._native import BytePairs
+
+MIB = 1 << 20
+PAGES = lambda: int(open("/proc/self/statm").read().split()[0])
+empty = np.zeros(0, np.uint8)
+tokens, merges = np.zeros(MIB, np.uint64), np.zeros(16 * MIB, np.uint64)  # ends: all texts are empty
+used = PAGES() * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 160 * MIB,) * 2)  # the index of the merges takes 512 MiB
+
+
+def refused():
+    try:
+        BytePairs(empty, tokens, empty, merges, False)
+    except MemoryError:
+        return
+    raise SystemExit("made, or refused for another reason")
+
+
+refused()
+before = PAGES()
+for _ in range(6):
+    refused()
+print((PAGES() - before) * resource.getpagesize() // MIB)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_an_encoder_that_finds_no_memory_leaves_nothing_behind():
+    """Each try copies the ends and makes an index of tokens, 16 MiB together, before it fails."""
+    done = subprocess.run(
+        [sys.executable, "-c", OUT_OF_MEMORY], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert int(done.stdout) < 16
 
 
 def test_a_lone_surrogate_is_refused_with_its_place():

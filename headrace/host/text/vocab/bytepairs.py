@@ -44,7 +44,8 @@ def quick_encoder(
 ) -> Encoder | None:
     """The native encoder of a byte-level vocabulary, or None where the library's must do.
 
-    None also for tables that are broken: the library's encoder finds out and says what is wrong.
+    None also for tables that are broken: the library's encoder finds out and says what is wrong. And where
+    the system has no random numbers (RuntimeError), which keep texts of a hostile file from colliding.
 
     Args:
         entries: the vocabulary, byte-level spelling.
@@ -57,7 +58,7 @@ def quick_encoder(
     try:
         native: Any = import_module("headrace._native")
         pairs = native.BytePairs(entries.blob, entries.ends, merges.blob, merges.ends, rule.whole_words)
-    except (ImportError, ValueError):
+    except (ImportError, ValueError, RuntimeError):
         return None
     cutter = tokenizers.Tokenizer(models.WordLevel({_WORD: 0}, unk_token=_WORD))
     library: Any = cutter  # its type stubs are partial
