@@ -86,6 +86,11 @@ size_t checked_product(std::initializer_list<size_t> factors) {
 }
 
 Region::Region(size_t bytes) : size_(round_up(bytes ? bytes : 1, kAlign)) {
+    if (kIsWatched) {
+        base_ = data_ = static_cast<uint8_t *>(::operator new(size_, std::align_val_t(kAlign)));
+        std::memset(data_, 0, size_);
+        return;
+    }
 #if defined(__unix__) || defined(__APPLE__)
     const size_t unit = size_ >= kHugePage ? kHugePage : size_t(4096);
     base_size_ = round_up(size_ + kAlign, unit) + unit;     // room to align, and to read a little past the end
@@ -108,6 +113,10 @@ Region::Region(size_t bytes) : size_(round_up(bytes ? bytes : 1, kAlign)) {
 
 Region::~Region() {
     if (base_ == nullptr) return;
+    if (kIsWatched) {
+        ::operator delete(base_, std::align_val_t(kAlign));
+        return;
+    }
 #if defined(__unix__) || defined(__APPLE__)
     munmap(base_, base_size_);
 #else

@@ -12,6 +12,11 @@
 namespace headrace {
 
 constexpr size_t kAlign = 64;
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kIsWatched = true;           // regions come from the heap and hold one thing each: the sanitizer sees their ends
+#else
+constexpr bool kIsWatched = false;
+#endif
 inline size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 // Product of sizes; std::length_error when it does not fit.
@@ -42,7 +47,7 @@ class Arena {
     size_t bytes() const { return bytes_; }                 // handed out so far
 
   private:
-    static constexpr size_t kRegion = size_t(32) << 20;
+    static constexpr size_t kRegion = kIsWatched ? 0 : size_t(32) << 20;
     std::mutex mutex_;
     std::shared_ptr<Region> region_;
     size_t used_ = 0, bytes_ = 0;

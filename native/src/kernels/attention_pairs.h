@@ -31,7 +31,6 @@ constexpr float kTinyStep = 0x1p-100f;
 #if defined(HR_SIMD_AVX512)
 struct WideSum { __m512i v; };
 using Sum = WideSum;
-HR_INLINE void pin(WideSum &a) { HR_PIN(a.v); }
 HR_INLINE Wide as_floats(WideSum a) { return {_mm512_cvtepi32_ps(a.v)}; }
 #else
 using Sum = I8;
@@ -44,16 +43,6 @@ template <class S> HR_INLINE S no_sum() {
 #endif
 }
 HR_INLINE F8 as_floats(I8 a) { return to_float(a); }
-HR_INLINE void pin(I8 &a) {
-#if defined(HR_SIMD_AVX2)
-    HR_PIN(a.v);
-#elif defined(HR_SIMD_NEON)
-    HR_PIN(a.lo);
-    HR_PIN(a.hi);
-#else
-    (void)a;
-#endif
-}
 
 #if defined(HR_SIMD_NEON)
 struct Pairs8 { int16x8_t even, odd; };

@@ -23,7 +23,6 @@ HR_INLINE Wide max(Wide a, Wide b) { return {_mm512_max_ps(a.v, b.v)}; }
 HR_INLINE void store(float *p, Wide a) { _mm512_storeu_ps(p, a.v); }
 HR_INLINE F8 low(Wide a) { return {_mm512_castps512_ps256(a.v)}; }
 HR_INLINE F8 high(Wide a) { return {_mm512_extractf32x8_ps(a.v, 1)}; }
-HR_INLINE void pin(Wide &a) { HR_PIN(a.v); }
 
 template <class V> HR_INLINE V load_as(const float *p) {
     if constexpr (sizeof(V) == sizeof(F8)) return load(p);
@@ -94,17 +93,6 @@ HR_INLINE void add_product(F8 &sum, const float &x, F8 b) {
     asm("vfmadd231ps %2%{1to8%}, %1, %0" : "+v"(sum.v) : "v"(b.v), "m"(x));
 #else
     sum = fma(splat(x), b, sum);
-#endif
-}
-
-HR_INLINE void pin(F8 &a) {
-#if defined(HR_SIMD_AVX2)
-    HR_PIN(a.v);
-#elif defined(HR_SIMD_NEON)
-    HR_PIN(a.lo);
-    HR_PIN(a.hi);
-#else
-    (void)a;
 #endif
 }
 

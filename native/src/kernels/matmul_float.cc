@@ -38,7 +38,6 @@ HR_INLINE Word everywhere(float x) { return {_mm512_set1_ps(x)}; }
 HR_INLINE Word multiply_add(Word a, Word b, Word c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 HR_INLINE Word read(const float *p) { return {_mm512_loadu_ps(p)}; }
 HR_INLINE void write(float *p, Word a) { _mm512_storeu_ps(p, a.v); }
-HR_INLINE void pin(Word &a) { HR_PIN(a.v); }
 
 constexpr int most_rows(int panels) { return panels == 4 ? 2 : kTileRows; }
 constexpr int kBlockPanels = 2, kPiece = 1024, kBlockRows = 8 * kTileRows;
@@ -57,16 +56,6 @@ HR_INLINE Word everywhere(float x) { return splat(x); }
 HR_INLINE Word multiply_add(Word a, Word b, Word c) { return fma(a, b, c); }
 HR_INLINE Word read(const float *p) { return load(p); }
 HR_INLINE void write(float *p, Word a) { store(p, a); }
-HR_INLINE void pin(Word &a) {
-#if defined(HR_SIMD_AVX2)
-    HR_PIN(a.v);
-#elif defined(HR_SIMD_NEON)
-    HR_PIN(a.lo);
-    HR_PIN(a.hi);
-#else
-    (void)a;
-#endif
-}
 
 constexpr int most_rows(int panels) { return panels == 4 ? 1 : panels == 2 ? 3 : kTileRows; }
 constexpr int kBlockPanels = 1, kPiece = 128, kBlockRows = 16 * kTileRows;

@@ -39,7 +39,9 @@
 // g++ 12 keeps an accumulator array in memory if one loop over it is not unrolled, re-associates integer sums (hoisting
 // all multiplies and spilling them) and re-loads vectors per use. HR_UNROLL and HR_PIN (keep x in a register here)
 // prevent that; measured cost of leaving them out: 1.05x to 4x.
-#if defined(__clang__)
+#if defined(HR_SANITIZED)
+#define HR_UNROLL  // speed does not matter there, and g++ would take minutes per file
+#elif defined(__clang__)
 #define HR_UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
 #define HR_UNROLL _Pragma("GCC unroll 32")
@@ -63,6 +65,18 @@ namespace HR_ISA {
 
 template <class T> HR_INLINE T least(T a, T b) { return b < a ? b : a; }
 template <class T> HR_INLINE T greatest(T a, T b) { return a < b ? b : a; }
+
+// Keeps a vector word in its register (or registers) here. Also for the words that kernels add to F8 and I8.
+template <class W> HR_INLINE void pin(W &word) {
+#if defined(HR_SIMD_AVX2)
+    HR_PIN(word.v);
+#elif defined(HR_SIMD_NEON)
+    HR_PIN(word.lo);
+    HR_PIN(word.hi);
+#else
+    (void)word;
+#endif
+}
 
 HR_INLINE void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 HR_INLINE void prefetch_l2(const void *p) { __builtin_prefetch(p, 0, 2); }
