@@ -109,17 +109,22 @@ void Program::check_ref(const Ref &ref) const {
 }
 
 void Program::check_quant(const Op &op, int64_t width) const {
-    if (op.quant < 0 || op.quant >= static_cast<int32_t>(quants_.size())) fail("an operation names unknown quantized rows");
+    if (op.quant == kNone) fail(std::string(name_of(op.kind)) + " lacks its quantized rows");
     expect_width("a quantized value", quants_[op.quant].k, width);
 }
 
 void Program::check_op(const Op &op, const FloatVector *vector) const {
     const bool keeps_rows = op.kind != OpKind::Select;
-    for (const Ref *ref : {&op.a, &op.b, &op.out}) {
-        check_ref(*ref);
-        if (keeps_rows && ref->buffer != kNone && buffers_[ref->buffer].rows != rows_of(op))
-            fail(std::string(name_of(op.kind)) + " mixes rows of tokens and rows of logits");
-    }
+    for (const Ref *ref : {&op.a, &op.b, &op.out}) check_ref(*ref);
+    for (const int32_t quant : {op.quant, op.input_quant})
+        if (quant != kNone && (quant < 0 || quant >= static_cast<int32_t>(quants_.size()))) fail("an operation names unknown quantized rows");
+    const auto expect_rows = [&](Rows rows) {
+        if (keeps_rows && rows != rows_of(op)) fail(std::string(name_of(op.kind)) + " mixes rows of tokens and rows of logits");
+    };
+    for (const Ref *ref : {&op.a, &op.b, &op.out})
+        if (ref->buffer != kNone) expect_rows(buffers_[ref->buffer].rows);
+    for (const int32_t quant : {op.quant, op.input_quant})
+        if (quant != kNone) expect_rows(quants_[quant].rows);
     const auto need = [&](const Ref &ref) { if (ref.buffer == kNone) fail(std::string(name_of(op.kind)) + " lacks an operand"); };
     const bool has_out = op.kind != OpKind::Quantize && op.kind != OpKind::KVWrite;
     if (has_out) need(op.out);
@@ -196,7 +201,7 @@ void Program::check_matmul(const Op &op, const FloatVector *vector) const {
 void Program::check_gated(const Op &op) const {
     const MatrixGroup &group = groups_[op.group];
     if (group.has_quant) {
-        if (op.input_quant < 0 || op.input_quant >= static_cast<int32_t>(quants_.size())) fail("a product lacks its quantized input");
+        if (op.input_quant == kNone) fail("a product lacks its quantized input");
         expect_width("a quantized value", quants_[op.input_quant].k, group.k);
     }
     if (op.quant != kNone) check_quant(op, op.out.width);

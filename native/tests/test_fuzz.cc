@@ -10,6 +10,8 @@
 #include <new>
 #include <stdexcept>
 
+#include "byte_pairs.h"
+#include "headrace/program.h"
 #include "headrace/threads.h"
 #include "kernel_test.h"
 #include "model_memory.h"
@@ -219,6 +221,193 @@ void fuzz_attention(Random &r) {
     }
 }
 
+// ---- step programs ----
+
+// Random operations over random buffers, then steps with random inputs. Most operations fit: each draws widths that are there.
+class RandomProgram {
+  public:
+    explicit RandomProgram(Random &r)
+        : r_(r), kernels_(kernel_sets()[(size_t)r.below((int32_t)kernel_sets().size())]),
+          limits_{1 + r.below(9), 1 + r.below(3), 1 + r.below(9), 1 + r.below(4)},
+          kv_(std::make_shared<KVMemory>(KVMemory::Shape{pick(r, {KVType::F16, KVType::F32, KVType::I8, KVType::I16}), 1 + r.below(2), 1 + r.below(5),
+                                                         1 + r.below(2), pick(r, {8, 16, 32}), 1 + r.below(6)})),
+          program_(std::make_shared<ThreadPool>(pick(r, {1, 1, 2, 3}), 0), kernels_, kv_, limits_, (size_t)pick(r, {1 << 13, 1 << 15, 1 << 17}), 1 << 12) {}
+
+    // Returns how many operations were taken over.
+    int build() {
+        const int buffers = 2 + r_.below(8), quants = r_.below(4), groups = 1 + r_.below(4), ops = 1 + r_.below(12);
+        for (int i = 0; i < buffers; i++) attempt([&] {
+            const Buffer buffer = {place(1 << 15), pick(r_, {32, 48, 64, 96, any_size(r_)}), r_.below(3) ? Rows::Tokens : Rows::Logits, own()};
+            program_.add_buffer(buffer);
+            buffers_.push_back(buffer);
+        });
+        for (int i = 0; i < quants; i++) attempt([&] { program_.add_quant_buffer({place(1 << 15), pick(r_, {32, 64, 96, any_size(r_)}), r_.below(3) ? Rows::Tokens : Rows::Logits, own()}), quants_++; });
+        for (int i = 0; i < groups; i++) attempt([&] { program_.add_group(matrices()), groups_++; });
+        int taken = 0;
+        for (int i = 0; i < ops; i++) taken += attempt([&] { add_any(); });
+        finished_ = attempt([&] { program_.finish({any_buffer(Rows::Logits), 0, pick(r_, {32, 8, 1, any_size(r_)})}); });
+        return taken;
+    }
+
+    // Whether the inputs were taken over.
+    bool step() {
+        const int32_t rows = 1 + r_.below(limits_.max_rows), width = 1 + r_.below(limits_.table_width), block = kv_->shape().block_size;
+        std::vector<int32_t> starts{0}, keys, positions, row_of, ids, angles, logits, tables;
+        for (int32_t row = 0; row < rows; row++) {
+            const int32_t length = 1 + r_.below(width * block), count = 1 + r_.below(std::min(length, 4));
+            for (int32_t i = 0; i < count; i++) positions.push_back(length - count + i), row_of.push_back(row), ids.push_back(r_.below(16)), angles.push_back(r_.below(4));
+            starts.push_back((int32_t)positions.size()), keys.push_back(length);
+        }
+        for (int32_t i = 0; i < rows * width; i++) tables.push_back(r_.below(kv_->shape().num_blocks));
+        for (int32_t i = 0; i < (int32_t)ids.size(); i++) if (r_.below(2)) logits.push_back(i);
+        for (auto *list : {&starts, &keys, &positions, &row_of, &ids, &angles, &logits, &tables})
+            if (!list->empty() && r_.below(30) == 0) (*list)[(size_t)r_.below((int32_t)list->size())] = pick(r_, {-1, 0, 1, 2, 3, 20, INT32_MAX, INT32_MIN});
+        const StepInputs inputs = {{rows, (int32_t)ids.size(), ids.data(), positions.data(), row_of.data(), starts.data(), keys.data(), tables.data(), width},
+                                   angles.data(), logits.data(), (int32_t)logits.size()};
+        if (!attempt([&] { program_.check(inputs); })) return false;
+        program_.run(inputs);
+        return true;
+    }
+    bool is_finished() const { return finished_; }
+
+  private:
+    template <class F> bool attempt(F f) {
+        try {
+            f();
+        } catch (const std::logic_error &error) {       // invalid_argument, length_error, out_of_range
+            check(*error.what() != 0, "refused without a reason");
+            return false;
+        }
+        return true;
+    }
+    size_t place(int32_t limit) { return r_.below(20) ? 64 * (size_t)r_.below(limit / 64) / (size_t)(1 + r_.below(4)) / 64 * 64 : pick(r_, {(size_t)1, (size_t)64 << 40, SIZE_MAX - 63}); }
+    size_t own() { return r_.below(4) ? kShared : place(1 << 12); }
+    int32_t odd(int32_t value) { return r_.below(60) ? value : pick(r_, {-2, -1, 0, value + 1, 99, INT32_MAX, INT32_MIN}); }
+    int32_t any_buffer(Rows rows) {
+        for (int tries = 0; tries < 8 && !buffers_.empty(); tries++)
+            if (const int32_t i = r_.below((int32_t)buffers_.size()); buffers_[(size_t)i].rows == rows) return odd(i);
+        return odd(0);
+    }
+    Ref any_ref(Rows rows, int32_t width) { return {any_buffer(rows), r_.below(4) ? 0 : odd(16 * r_.below(3)), odd(width)}; }
+    std::vector<std::shared_ptr<PackedMatrix>> matrices() {
+        std::vector<std::shared_ptr<PackedMatrix>> parts;
+        const int32_t k = pick(r_, {32, 32, 64});
+        for (int count = r_.below(3) ? 1 : 2; count > 0; count--) {
+            const int32_t type = pick(r_, {0, 1, 8, 2, 30}), n = pick(r_, {16, 32, 48, 64, 20, 1});
+            const size_t row_bytes = (size_t)(type == 0 ? 4 * k : type == 8 ? k / 32 * 34 : type == 2 ? k / 32 * 18 : 2 * k);
+            auto matrix = std::make_shared<PackedMatrix>();
+            layout_of_source(type, &matrix->view.layout);
+            matrix->view.n = n, matrix->view.k = k, matrix->view.panel_bytes = panel_bytes(matrix->view.layout, k);
+            matrix->bytes = matrix->view.panel_bytes * (size_t)matrix->panels();
+            matrix->memory = arena_.allocate(matrix->bytes);
+            matrix->view.data = matrix->memory.get();
+            const std::vector<uint8_t> source(row_bytes * (size_t)n, (uint8_t)(1 + r_.below(60)));
+            check(pack_rows(type, source.data(), row_bytes, nullptr, n, k, 0, n, matrix->memory.get()), "type %d is not packed", type);
+            parts.push_back(r_.below(60) ? matrix : nullptr);
+        }
+        return parts;
+    }
+    std::shared_ptr<FloatVector> vector(int32_t size) {
+        auto made = std::make_shared<FloatVector>();
+        made->size = std::min(std::max(size, 1), 4096);
+        made->memory = arena_.allocate(4 * (size_t)made->size);
+        return made;
+    }
+    void add_any() {
+        Op op;
+        op.kind = (OpKind)r_.below((int32_t)OpKind::kCount);
+        const KVMemory::Shape &kv = kv_->shape();
+        const bool attends = op.kind == OpKind::KVWrite || op.kind == OpKind::Attention;
+        const Rows rows = attends || op.kind == OpKind::Embed || r_.below(3) ? Rows::Tokens : Rows::Logits;
+        const int32_t width = pick(r_, {32, 32, 64, 48, 16}), heads = kv.kv_heads * (1 + r_.below(2));
+        const int32_t wide = attends ? (op.kind == OpKind::Attention ? heads : kv.kv_heads) * kv.head_size : width;
+        op.a = any_ref(rows, wide);
+        if (op.kind == OpKind::Glu || op.kind == OpKind::Add || op.kind == OpKind::KVWrite || op.kind == OpKind::GatedMatmul) op.b = any_ref(rows, wide);
+        if (op.kind != OpKind::Quantize && op.kind != OpKind::KVWrite) op.out = any_ref(op.kind == OpKind::Select ? Rows::Logits : rows, r_.below(3) ? wide : width);
+        if (op.kind == OpKind::Select) op.a = any_ref(Rows::Tokens, wide);
+        if (quants_ && r_.below(2)) op.quant = odd(r_.below(quants_));
+        if (quants_ && op.kind == OpKind::GatedMatmul) op.input_quant = odd(r_.below(quants_));
+        op.group = groups_ ? odd(r_.below(groups_)) : kNone;
+        op.number = any_float(r_);
+        op.head_size = odd(pick(r_, {8, 16, 32, 7}));
+        op.heads = odd(op.head_size > 0 ? op.out.width / op.head_size : 0);
+        op.layer = odd(r_.below(kv.layers));
+        op.activation = r_.below(3);
+        op.up_column = odd(width);
+        op.accumulate = r_.below(2);
+        op.angles = {angles_.data(), angles_.data(), 4, pick(r_, {4, 8, 16, 3})};
+        op.attention = {odd(heads), odd(kv.kv_heads), odd(kv.head_size), pick(r_, {0, 0, 3}), 0.3f, pick(r_, {0.0f, 20.0f})};
+        const bool weighted = op.kind == OpKind::RmsNorm || op.kind == OpKind::HeadNorm || (op.kind == OpKind::Matmul && r_.below(4) == 0);
+        program_.add(op, weighted ? vector(odd(op.kind == OpKind::HeadNorm ? op.head_size : op.kind == OpKind::Matmul ? op.out.width : op.a.width)) : nullptr);
+    }
+
+    Random &r_;
+    Arena arena_;
+    const Kernels *kernels_;
+    StepLimits limits_;
+    std::shared_ptr<KVMemory> kv_;
+    std::vector<float> angles_ = std::vector<float>(4 * 16, 0.5f);
+    Program program_;
+    std::vector<Buffer> buffers_;
+    int32_t quants_ = 0, groups_ = 0;
+    bool finished_ = false;
+};
+
+int programs_run = 0, steps_run = 0;
+
+void fuzz_program(Random &r) {
+    RandomProgram program(r);
+    const int taken = program.build();
+    if (!program.is_finished()) return;
+    programs_run += taken > 0;
+    for (int i = 0; i < 4; i++) steps_run += program.step();
+}
+
+// ---- byte-pair encoding ----
+
+void fuzz_byte_pairs(Random &r) {
+    const auto any_text = [&](int32_t most) {
+        std::string text;
+        for (int32_t i = r.below(most + 1); i > 0; i--) text += pick(r, {"a", "b", "c", "\xc4\xa0", "\xc3\x83", "\xc2", "\xff", " ", ""});
+        return text;
+    };
+    const auto table = [&](std::string &blob, std::vector<uint64_t> &ends, int32_t count, bool merges) {
+        for (int32_t i = 0; i < count; i++) {
+            blob += any_text(3);
+            if (merges && r.below(50)) blob += " " + any_text(2);
+            ends.push_back(blob.size());
+        }
+        if (!ends.empty() && r.below(20) == 0) ends[(size_t)r.below((int32_t)ends.size())] = pick(r, {(uint64_t)0, UINT64_MAX, blob.size() + 1, blob.size()});
+    };
+    std::string tokens, merges;
+    std::vector<uint64_t> token_ends, merge_ends;
+    for (const char *letter : {"a", "b", "c", "\xc4\xa0"}) tokens += letter, token_ends.push_back(tokens.size());
+    table(tokens, token_ends, r.below(200), false);
+    table(merges, merge_ends, r.below(3) ? r.below(6) : 0, true);
+    const auto exact = [](const std::string &text) {
+        auto copy = std::make_unique<Exact>(text.size());
+        std::memcpy(copy->bytes(), text.data(), text.size());
+        return copy;
+    };
+    const auto token_bytes = exact(tokens), merge_bytes = exact(merges);
+    BytePairs pairs;
+    const std::string fault = pairs.make({{(const char *)token_bytes->bytes(), tokens.size()}, token_ends.data(), token_ends.size()},
+                                         {{(const char *)merge_bytes->bytes(), merges.size()}, merge_ends.data(), merge_ends.size()}, r.below(2));
+    if (!fault.empty()) return;
+    BytePairs::Scratch scratch;
+    std::vector<uint32_t> ids;
+    for (int i = 0; i < 4; i++) {
+        const std::string word = any_text(pick(r, {3, 30, 500}));
+        const auto bytes = exact(word);
+        ids.clear();
+        pairs.encode({(const char *)bytes->bytes(), word.size()}, scratch, ids);
+        check(ids.size() <= word.size(), "%zu ids of %zu bytes", ids.size(), word.size());
+        for (const uint32_t id : ids) check(id < token_ends.size(), "id %u of %zu", id, token_ends.size());
+        const uint32_t found = pairs.find({(const char *)bytes->bytes(), word.size()});
+        check(found == BytePairs::none || found < token_ends.size(), "found %u of %zu", found, token_ends.size());
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -230,16 +419,18 @@ int main() {
     int cases = 0, slowest = 0;
     double slowest_s = 0;
     for (; elapsed_s() < limit_s; seed++) {
-        for (auto fuzz : {fuzz_pack, fuzz_weight_file, fuzz_sample, fuzz_attention}) {
+        for (auto fuzz : {fuzz_pack, fuzz_weight_file, fuzz_sample, fuzz_attention, fuzz_program, fuzz_byte_pairs}) {
             Random r(seed);
             const int before = failures;
             const double at_s = elapsed_s();
             fuzz(r);
-            if (elapsed_s() - at_s > slowest_s) slowest_s = elapsed_s() - at_s, slowest = cases % 4;
-            if (failures != before) std::fprintf(stderr, "  seed %llu, case %d\n", (unsigned long long)seed, cases % 4);
+            if (elapsed_s() - at_s > slowest_s) slowest_s = elapsed_s() - at_s, slowest = cases % 6;
+            if (failures != before) std::fprintf(stderr, "  seed %llu, case %d\n", (unsigned long long)seed, cases % 6);
             cases++;
         }
     }
     std::printf("%d calls with random sizes and values up to seed %llu, slowest %.0f ms (case %d)\n", cases, (unsigned long long)seed - 1, slowest_s * 1e3, slowest);
+    std::printf("of them %d programs ran %d steps\n", programs_run, steps_run);
+    check(cases < 2000 || steps_run > cases / 60, "too few programs were taken over");
     return report("test_fuzz");
 }

@@ -135,6 +135,14 @@ static void check_refusals() {
     expect_refused([&] { p.add(make(OpKind::Copy, {7, 0, 1}, {x, 0, 1}), nullptr); }, "an unknown buffer");
     expect_refused([&] { p.add(make(OpKind::RmsNorm, {x, 0, kWidth}, {x, 0, kWidth}), w.ones(5)); }, "a short weight");
     expect_refused([&] { p.add(make(OpKind::Matmul, {x, 0, kWidth}, {x, 0, 8}), nullptr); }, "a product without matrices");
+    expect_refused([&] { p.add(make(OpKind::Copy, {x, 0, kWidth}, {7, 0, kWidth}), nullptr); }, "an unknown result");
+    const int32_t rows_of_logits = p.add_quant_buffer({8192, kWidth, Rows::Logits, kShared});
+    for (const int32_t quant : {rows_of_logits, 7, -2}) {
+        Op quantize = make(OpKind::Quantize, {x, 0, kWidth}, {}), norm = make(OpKind::RmsNorm, {x, 0, kWidth}, {x, 0, kWidth});
+        quantize.quant = norm.quant = quant;
+        expect_refused([&] { p.add(quantize, nullptr); }, "quantized rows of another domain, or unknown ones");
+        expect_refused([&] { p.add(norm, w.ones(kWidth)); }, "the same behind a norm");
+    }
     expect_refused([&] { p.finish({x, 0, kWidth}); }, "an end that is no logits");
     const StepInputs nothing = {};
     expect_refused([&] { p.check(nothing); }, "running an unfinished program");

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.fuzz import bodies, described, engines, files, texts
+from tests.fuzz import bodies, described, engines, files, natives, texts
 
 
 def test_bodies() -> None:
@@ -51,3 +51,14 @@ def test_templates_and_grammars() -> None:
     outcomes, faults = texts.run(600, seed=1)
     assert not faults, faults[:3]
     assert {"template good", "template refused", "grammar good", "grammar refused"} == set(outcomes)
+
+
+def test_native_calls() -> None:
+    """Field lesson of chapter 16, llama.cpp#10380: no input makes native code abort."""
+    outcomes, faults = natives.run(3000, seed=1)
+    assert not faults, faults[:3]
+    assert outcomes.total() == 3000
+    called = {name for name, _ in outcomes}
+    assert len(called) > 30
+    for said in ("returned", "refused"):  # or the calls are not nearly right
+        assert {name for name, what in outcomes if what == said} == called
