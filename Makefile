@@ -8,7 +8,7 @@ PIP_RUN  = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 PIP_DEV  = $(DEV)/bin/python -m pip install --quiet --disable-pip-version-check
 SOURCES  = pyproject.toml CMakeLists.txt $(shell find native headrace -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name '*.txt')
 
-.PHONY: help serve generate install dev test check lint types imports unit native-test native-test-arm sanitize fuzz docs bench bench-build bench-peers clean
+.PHONY: help serve generate install dev test check lint types imports unit native-test native-test-arm sanitize fuzz docs bench bench-build bench-techniques bench-peers clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -122,6 +122,11 @@ bench-build: dev ## the probe of the machine's limits
 	$(DEV)/bin/cmake -S . -B build/native -DHEADRACE_NATIVE_BENCH=ON -DPython_EXECUTABLE=$(abspath $(DEV))/bin/python \
 	    -DCMAKE_BUILD_TYPE=Release > build/native.log 2>&1 || (cat build/native.log; exit 1)
 	$(DEV)/bin/cmake --build build/native --parallel 2 --target bench_limits
+
+bench-techniques: install  ## the README's table: what each technique gains here (MODEL=smollm2:135m)
+	@mkdir -p build
+	$(VENV)/bin/headrace bench ablate $(MODEL) --json build/techniques.json --markdown build/techniques.md $(ARGS)
+	$(VENV)/bin/python -m benchmarks.techniques build/techniques.md README.md
 
 bench-peers: dev ## environments of the other engines under build/peers (PEERS="llama.cpp openvino vllm")
 	$(DEV)/bin/python -m benchmarks.peers.install $(PEERS)

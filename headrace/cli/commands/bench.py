@@ -1,4 +1,4 @@
-"""Measure servers and engines: `bench serve`, `bench compare A B`, `bench throughput`, `bench latency`."""
+"""Measure servers and engines: `bench serve`, `compare A B`, `throughput`, `latency`, `ablate`."""
 
 import asyncio
 import json
@@ -10,14 +10,16 @@ from typing import Annotated, Any
 import typer
 
 from headrace.base.errors import RequestError
+from headrace.cli.ablate import ablate
 from headrace.cli.loads import ASKED, FLAGS, LOOPS, asked_of, dataset_of, watching, with_flags, write_text
 from headrace.cli.settings import Gathered, with_settings
 
 command = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Measure servers (serve, compare) and engines in this process (throughput, latency).",
+    help="Measure servers (serve, compare), techniques (ablate), an engine alone (throughput, latency).",
 )
+command.command("ablate")(ablate)
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write figures and every request; - prints them.")]
 Markdown = Annotated[Path | None, typer.Option("--markdown", help="Write the tables.")]
