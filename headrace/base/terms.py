@@ -63,6 +63,8 @@ class Terms:
     tenant: Tenant = field(default=ANYBODY)
     deadline_s: float | None = None
     """Monotonic seconds after which nobody wants the answer; None: never."""
+    is_background: bool = False
+    """Nobody waits for the answer: it runs in what others leave over, and gives way to any of them."""
 
 
 _CALLER: ContextVar[Terms | None] = ContextVar("headrace_caller", default=None)

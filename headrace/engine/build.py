@@ -301,6 +301,7 @@ def make_scheduler(resolved: Resolved, clock: Callable[[], float] = now_s) -> Sc
             max_model_len=resolved.max_model_len,
             max_queue_s=config.schedule.max_queue_s,
             ageing_s=config.schedule.priority_ageing_s,
+            max_background_seqs=min(config.batch.max_lines_running, resolved.max_num_seqs),
         ),
         clock,
     )

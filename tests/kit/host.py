@@ -184,6 +184,10 @@ TERMS = (
     *[Terms()] * 6,
     Terms(tenant=Tenant(name="a", weight=2.0, max_running=2)),
     Terms(tenant=Tenant(name="b", priority=-1)),
+    Terms(is_background=True),
+    Terms(tenant=Tenant(name="a", weight=2.0, max_running=2), is_background=True),
+    Terms(tenant=Tenant(name="d", tokens_per_minute=900), is_background=True),
+    Terms(tenant=Tenant(name="c", priority=1, kv_share=0.6), is_background=True),
     Terms(tenant=Tenant(name="c", priority=1, kv_share=0.6)),
 )
 
@@ -208,7 +212,7 @@ def random_request(rng: Random, name: str, vocab: int, capacity: int) -> Request
         adapter=rng.choice([None, None, None, AdapterId("a")]),
         kv_domain=rng.choice(["", "", "", "long"]),
         priority=rng.choice([0, 0, 0, -1, 1]),
-        terms=rng.choice(TERMS if 2 * (len(prompt) + max_tokens) <= capacity else TERMS[:-1]),
+        terms=rng.choice(TERMS if 2 * (len(prompt) + max_tokens) <= capacity else TERMS[:-2]),
         logprobs=rng.choice([None, 0]),
         prompt_logprobs=0 if rng.random() < 0.3 else None,
     )
@@ -242,7 +246,10 @@ def run_case(case: Case, rng: Random) -> World:
     """Drive random arrivals, aborts and stops through the real scheduler; check after every step."""
     vocab = 3
     limits = ScheduleLimits(
-        max_num_seqs=case.max_num_seqs, max_num_batched_tokens=case.budget, chunked_prefill=case.chunked
+        max_num_seqs=case.max_num_seqs,
+        max_num_batched_tokens=case.budget,
+        chunked_prefill=case.chunked,
+        max_background_seqs=2,
     )
     world = World(
         num_blocks=case.num_blocks,

@@ -13,8 +13,10 @@ from headrace.host.kv.ledger import KVLedger
 from headrace.host.kv.pool import BlockPool
 from headrace.host.kv.prefix import PrefixIndex
 from headrace.host.kv.table import BlockTable, Grant
-from headrace.host.sched import outcome, planner, scheduler
+from headrace.host.sched import outcome, scheduler
 from headrace.host.sched.batch import Batch
+from headrace.host.sched.entry import entrance
+from headrace.host.sched.entry.entrance import Entrance
 from headrace.host.sched.planner import Planner
 from headrace.host.sched.queue import WaitQueue
 from headrace.host.sched.roster import Roster
@@ -186,8 +188,8 @@ def whole_prompt_taken_as_a_hit(patch):
 def preempted_output_lost(patch):
     real = Planner._preempt
 
-    def preempt(self, seq, now_s):
-        real(self, seq, now_s)
+    def preempt(self, seq, batch, now_s):
+        real(self, seq, batch, now_s)
         seq.tokens = list(seq.request.prompt_ids)
 
     patch.setattr(Planner, "_preempt", preempt)
@@ -215,7 +217,7 @@ def lease_not_renewed(patch):
     def enter(self, seq, num_cached):
         slot = real(self, seq, num_cached)
         del self.by_lease[seq.lease]
-        seq.lease = seq.rank[1]
+        seq.lease = seq.rank[-1]
         self.by_lease[seq.lease] = seq
         return slot
 
@@ -239,27 +241,27 @@ def released_twice(patch):
 
 @fault
 def fork_skips_the_last_prompt_token(patch):
-    real = Planner._enter
+    real = Entrance._enter
 
     def enter(self, seq, leader, cached, now_s):
         real(self, seq, leader, cached, now_s)
         if leader is not None:
             seq.num_computed += 1
 
-    patch.setattr(Planner, "_enter", enter)
+    patch.setattr(Entrance, "_enter", enter)
 
 
 @fault
 def fork_before_the_prompt_is_computed(patch):
-    real = Planner._shortcut
+    real = entrance.shortcut
 
-    def shortcut(self, seq):
+    def shortcut(seq, ledger):
         leader = seq.leader
         if leader is not None and leader.slot is not None and leader.num_computed >= seq.num_prompt - 1:
-            return leader, seq.num_prompt - 1, (seq.num_prompt - 1) // self._ledger.block_size
-        return real(self, seq)
+            return leader, seq.num_prompt - 1, (seq.num_prompt - 1) // ledger.block_size
+        return real(seq, ledger)
 
-    patch.setattr(Planner, "_shortcut", shortcut)
+    patch.setattr(entrance, "shortcut", shortcut)
     patch.setattr(WaitQueue, "park", lambda self, seq, leader, now_s: self.push(seq, now_s))
 
 
@@ -298,7 +300,7 @@ def oldest_preempted_first(patch):
         return 0
 
     patch.setattr(Roster, "victim", victim)
-    patch.setattr(planner, "promised_blocks", promise_nothing)
+    patch.setattr(entrance, "promised_blocks", promise_nothing)
 
 
 @fault

@@ -66,10 +66,12 @@ def _check_beams(request: Request, width: int, ledger: KVLedger, limits: Schedul
     slots = limits.max_num_seqs
     if tenant.max_running is not None:
         slots = min(slots, tenant.max_running)
+    if request.terms.is_background:
+        slots = min(slots, limits.max_background_seqs)
     if width > slots:
         raise CapacityError(
             f"a beam search of width {width} needs as many slots, {slots} may be had; lower the width, or "
-            "raise schedule.max_num_seqs (or max_running of the key)",
+            "raise schedule.max_num_seqs (or max_running of the key, or batch.max_lines_running)",
             param="beam_width",
         )
     num_tokens = len(request.prompt_ids) + (request.sampling.max_tokens or 1) - 1

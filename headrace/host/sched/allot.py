@@ -9,9 +9,21 @@ from headrace.host.sched.sequence import Sequence
 
 
 def prefill_left(
-    batch: Batch, num_decodes: int, cost: StepCost, limits: ScheduleLimits, smallest: int
+    batch: Batch,
+    num_decodes: int,
+    cost: StepCost,
+    limits: ScheduleLimits,
+    smallest: int,
+    *,
+    is_background: bool = False,
 ) -> int:
-    """Prefill tokens that the step may still take: bounded in time while others decode."""
+    """Prefill tokens that the step may still take: bounded in time while others decode.
+
+    Those of the background always are: somebody may come while the step runs.
+    """
+    if is_background:
+        room = cost.tokens_within(limits.prefill_step_s, num_decodes, smallest)
+        return max(0, min(batch.left, room - batch.prefill_tokens))
     if not limits.chunked_prefill:
         return batch.left
     room = cost.prefill_room(limits.prefill_step_s, num_decodes, smallest)
@@ -40,7 +52,7 @@ def allot(
     """Token counts for sequences that are not in the step yet.
 
     Args:
-        candidates: running sequences, best rank first.
+        candidates: running sequences, best rank first; all of the background or none.
         batch: the step so far.
         cost: measured step costs.
         limits: bounds.
@@ -65,7 +77,9 @@ def allot(
             counts[seq.lease] = min(missing + max(0, drafts), left)
             left -= counts[seq.lease]
     if prompts and left > 0:
-        room = min(left, prefill_left(batch, batch.num_decodes + len(counts), cost, limits, smallest))
+        num_decodes, is_last = batch.num_decodes + len(counts), prompts[0].is_background
+        room = prefill_left(batch, num_decodes, cost, limits, smallest, is_background=is_last)
+        room = min(left, room)
         for seq in prompts:
             count = min(seq.num_missing, room)
             if count > 0:

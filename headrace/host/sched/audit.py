@@ -38,8 +38,11 @@ def _check_accounts(sequences: Mapping[RequestId, Sequence]) -> None:
     for account in {seq.account for seq in sequences.values()}:
         own = [s for s in sequences.values() if s.account is account]
         running = sum(s.state is SequenceState.RUNNING for s in own)
-        waiting = sum(s.state is SequenceState.WAITING and s.life.num_preempted == 0 for s in own)
-        if (running, waiting) != (account.num_running, account.num_waiting):
+        later = sum(s.state is SequenceState.RUNNING and s.is_background for s in own)
+        fresh = [s for s in own if s.state is SequenceState.WAITING and s.life.num_preempted == 0]
+        waiting = sum(not s.is_background for s in fresh)
+        counted = account.num_running, account.num_background, account.num_waiting
+        if (running, later, waiting) != counted:
             raise InvariantError(f"the account of {account.tenant.name!r} counts wrong")
 
 
@@ -73,8 +76,8 @@ def check_no_stall(
     """
     if planned:
         return  # results are on their way
-    waits = bool(queue.fresh or queue.returning or queue.num_parked)
-    if roster.running or (waits and reason is not WaitReason.WINDOW):
+    waits = bool(queue.fresh or queue.background or queue.returning or queue.num_parked)
+    if roster.running or (waits and reason not in {WaitReason.WINDOW, WaitReason.ALLOWANCE}):
         raise InvariantError(
             f"stalled: {len(roster.running)} running, {queue.num_total} waiting, "
             f"no row planned (reason {reason}), {ledger.available_blocks} blocks available"

@@ -23,6 +23,9 @@ class Batch:
     num_decodes: int = 0
     prefill_tokens: int = 0
     num_preempted: int = 0
+    """Sequences that lost their blocks for those of this step, without the background."""
+    num_gave_way: int = 0
+    """The same of the background."""
 
     def add(self, seq: Sequence, count: int, grant: Grant, begin: SlotBegin | None = None) -> None:
         """Plan `count` tokens of a running sequence, whose blocks are reserved.

@@ -71,8 +71,10 @@ class StepCost:
         Returns:
             Tokens; None when nobody decodes (no bound).
         """
-        if num_decodes == 0:
-            return None
+        return self.tokens_within(limit_s, num_decodes, smallest) if num_decodes else None
+
+    def tokens_within(self, limit_s: float, num_decodes: int, smallest: int) -> int:
+        """`prefill_room` that is bounded also when nobody decodes."""
         if not self.prefill_token_s:
             return smallest
         left_s = limit_s / (1.0 + self.margin) - self.decode_s(num_decodes)

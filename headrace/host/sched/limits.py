@@ -31,6 +31,8 @@ class ScheduleLimits:
     """Longest wait for a first step, in seconds; None: no bound."""
     ageing_s: float = 10.0
     """Seconds of waiting that a level of priority is worth."""
+    max_background_seqs: int = 4
+    """Slots that the background may have."""
 
     def __post_init__(self) -> None:
         """Refuse bounds under which nothing could run."""

@@ -1,20 +1,22 @@
-"""Fills a step: rows for those who run, then for those who wait.
+"""Fills a step: rows for those who run, then for those who wait; then, in what is left, for the background.
+
+Whoever somebody waits for is planned as if the background was not there: it gives up slots, blocks and its
+tenant's share to each of them, and joins only in a step that none of them waits through.
 
 Some row is found in every step in which a sequence could run: the best-ranked running sequence can always get
 its blocks (everybody else can be preempted, and alone it fits the pool, or it would not have been let in).
 """
 
-from headrace.base.errors import InvariantError
-from headrace.base.step import SlotBegin
 from headrace.host.kv.ledger import KVLedger
-from headrace.host.sched.admission import AdmissionRate, outstanding_blocks, promised_blocks
-from headrace.host.sched.allot import all_decode, allot, prefill_left
+from headrace.host.sched.allot import all_decode, allot
 from headrace.host.sched.batch import Batch
 from headrace.host.sched.cost import StepCost
-from headrace.host.sched.fair.share import is_within_share, tenant_limit
+from headrace.host.sched.entry.entrance import Entrance, shortcut, slot_begin
+from headrace.host.sched.fair.background import BackgroundLine
+from headrace.host.sched.fair.share import is_within_share
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.queue import WaitQueue
-from headrace.host.sched.roster import Roster
+from headrace.host.sched.roster import Roster, is_held_up
 from headrace.host.sched.sequence import Sequence, SequenceState, WaitReason
 from headrace.host.sched.view import BatchPolicy, BatchView
 
@@ -38,9 +40,8 @@ class Planner:
         limits: ScheduleLimits,
         queue: WaitQueue,
     ) -> None:
-        self.roster = Roster(limits.max_num_seqs)
+        self.roster = Roster(limits.max_num_seqs, limits.max_background_seqs)
         self.cost = StepCost()
-        self.rate = AdmissionRate()
         self.opens_at_s: float | None = None
         """When the policy's decision changes without an event."""
         self.num_preempted = 0
@@ -48,7 +49,7 @@ class Planner:
         self._policy = policy
         self._limits = limits
         self._queue = queue
-        self._num_admitted = 0
+        self.entrance = Entrance(ledger, limits, queue, self.roster, self.cost)
         self._was_prefill_turn = False
 
     def fill(self, batch: Batch, now_s: float) -> WaitReason | None:
@@ -59,24 +60,38 @@ class Planner:
             reason = self._admit_waiting(batch, now_s)
         if not batch.rows:
             is_prefill_turn = False
-            self._extend_running(batch, now_s)
+            self._extend_running(self.roster.foreground, batch, now_s)
             reason = self._admit_waiting(batch, now_s)
-        while not batch.rows and self._give_way(now_s):
+        while not batch.rows and self._give_way(self.roster.foreground, batch, now_s):
             reason = self._admit_waiting(batch, now_s)
         self._was_prefill_turn = is_prefill_turn
+        if self.roster.num_background or self._queue.num_background:
+            reason = self._fill_background(batch, now_s, reason)
         return reason
+
+    def _fill_background(self, batch: Batch, now_s: float, reason: WaitReason | None) -> WaitReason | None:
+        """Rows for the background; `reason` is why the first of the others waits, and is kept."""
+        self._extend_running(self.roster.background, batch, now_s)
+        found = self._admit_background(batch, now_s, reason)
+        while not batch.rows and self._give_way(self.roster.background, batch, now_s):
+            found = self._admit_background(batch, now_s, reason)
+        return reason or found
 
     # ---- those who run ----
 
-    def _extend_running(self, batch: Batch, now_s: float) -> None:
+    def _extend_running(self, running: list[Sequence], batch: Batch, now_s: float) -> None:
         """Allot tokens, then reserve in rank order; tokens of a sequence without blocks go to others."""
-        if not self.roster.num_bounded and all_decode(self.roster.running, batch.left):
-            self._extend_decoders(batch, now_s)
+        if not self.roster.num_bounded and all_decode(running, batch.left):
+            self._extend_decoders(running, batch, now_s)
             return
         without_blocks: set[int] = set()
         while batch.left > 0:
             rest = [
-                s for s in self.roster.running if s.lease not in batch.rows and s.lease not in without_blocks
+                s
+                for s in running
+                if s.state is SequenceState.RUNNING
+                and s.lease not in batch.rows
+                and s.lease not in without_blocks
             ]
             failed = False
             for seq, count in allot(rest, batch, self.cost, self._limits, self._ledger.block_size):
@@ -88,12 +103,12 @@ class Planner:
             if not failed:
                 return
 
-    def _extend_decoders(self, batch: Batch, now_s: float) -> None:
+    def _extend_decoders(self, running: list[Sequence], batch: Batch, now_s: float) -> None:
         """One token for everybody: what the loop over `allot` does when nobody wants anything else.
 
         A sequence finds no blocks and nobody to preempt only when it is the last, so none is left to try.
         """
-        for seq in tuple(self.roster.running):
+        for seq in tuple(running):
             if seq.state is not SequenceState.RUNNING:
                 continue  # preempted for one before it in this very step
             grant = self._ledger.reserve(seq.request_id, seq.num_computed, seq.num_computed + 1)
@@ -114,21 +129,22 @@ class Planner:
             victim = self.roster.victim(seq, batch.rows)
             if victim is None:
                 return False
-            self._preempt(victim, now_s)
-            batch.num_preempted += 1
+            self._preempt(victim, batch, now_s)
+            batch.num_preempted += not victim.is_background
             grant = self._ledger.reserve(seq.request_id, start, start + count)
-        batch.add(seq, count, grant, _slot_begin(seq, self._ledger) if seq.rejoins else None)
+        batch.add(seq, count, grant, slot_begin(seq, self._ledger) if seq.rejoins else None)
         seq.rejoins = False
         return True
 
-    def _give_way(self, now_s: float) -> bool:
+    def _give_way(self, running: list[Sequence], batch: Batch, now_s: float) -> bool:
         """Beams that wait for others of their searches hold all there is: the worst rank gives its own up.
 
         The best-ranked search fits the pool, so it gets all its beams in at last.
         """
-        if not (self._queue.returning and self.roster.is_held_up):
+        if not (self._queue.returning and is_held_up(running)):
             return False
-        self._preempt(self.roster.running[-1], now_s)
+        self._preempt(running[-1], batch, now_s)
+        batch.num_gave_way = 0  # so that the others of its search may take what it gave up
         return True
 
     def _stay_within_share(self, seq: Sequence, count: int, batch: Batch, now_s: float) -> bool:
@@ -140,11 +156,12 @@ class Planner:
             victim = self.roster.victim(seq, batch.rows, own=True)
             if victim is None:
                 return False
-            self._preempt(victim, now_s)
+            self._preempt(victim, batch, now_s)
         return True
 
-    def _preempt(self, seq: Sequence, now_s: float) -> None:
+    def _preempt(self, seq: Sequence, batch: Batch, now_s: float) -> None:
         """Give up the blocks, keep the tokens: they are computed again when it returns."""
+        batch.num_gave_way += seq.is_background
         self._ledger.close(seq.request_id)
         self.roster.leave(seq)
         seq.state = SequenceState.WAITING
@@ -159,13 +176,14 @@ class Planner:
 
         Only without chunked prefill; otherwise decoding would keep a long prompt out for ever.
         """
-        if self._limits.chunked_prefill or self._was_prefill_turn or not self.roster.running:
+        running, returning = self.roster.foreground, self._queue.returning
+        if self._limits.chunked_prefill or self._was_prefill_turn or not running:
             return False
-        first = self._queue.returning[0] if self._queue.returning else self._queue.fresh.pick()
-        if first is None:
+        first = returning[0] if returning else self._queue.fresh.pick()
+        if first is None or first.is_background:
             return False
-        _, cached, _ = self._shortcut(first)
-        beside = self._limits.max_num_batched_tokens - len(self.roster.running)
+        _, cached, _ = shortcut(first, self._ledger)
+        beside = self._limits.max_num_batched_tokens - len(running)
         return len(first.tokens) - cached > beside
 
     def _admit_waiting(self, batch: Batch, now_s: float) -> WaitReason | None:
@@ -174,12 +192,14 @@ class Planner:
         if batch.num_preempted:  # the blocks just freed are spoken for
             return WaitReason.BLOCKS
         for seq in tuple(queue.returning):
-            reason = self._admit(seq, batch, now_s)
+            if seq.is_background:
+                break
+            reason = self._admit_before_background(seq, batch, now_s)
             if reason not in {None, WaitReason.TENANT}:
                 return reason
         if queue.num_waiting == 0:
             return None
-        gate = self._policy.gate(_view(queue, self.roster, self._num_admitted, now_s))
+        gate = self._policy.gate(_view(queue, self.roster, self.entrance.num_admitted, now_s))
         self.opens_at_s = gate.opens_at_s
         return self._admit_fresh(batch, now_s, gate.num_admit)
 
@@ -194,7 +214,7 @@ class Planner:
         while (seq := line.pick(passed, barred)) is not None:
             if num_admit <= 0:
                 return WaitReason.WINDOW
-            reason = self._admit(seq, batch, now_s)
+            reason = self._admit_before_background(seq, batch, now_s)
             if reason is None:
                 num_admit -= 1
                 if passed:
@@ -211,89 +231,45 @@ class Planner:
             return WaitReason.BLOCKS
         return WaitReason.TENANT if barred else None
 
-    def _admit(self, seq: Sequence, batch: Batch, now_s: float) -> WaitReason | None:
-        """Let one sequence in and plan its first row; else the reason why not, and nothing has changed."""
-        if not self.roster.has_slot:
-            return WaitReason.SLOTS
-        left = prefill_left(batch, batch.num_decodes, self.cost, self._limits, self._ledger.block_size)
-        limit = tenant_limit(seq, self.roster.running, self._ledger) if left > 0 else WaitReason.TOKENS
-        if limit is not None:
-            return limit
-        leader, cached, spared = self._shortcut(seq)
-        count = len(seq.tokens) - cached
-        if self._limits.chunked_prefill:
-            count = min(count, left)
-        elif count > left and batch.rows:
-            return WaitReason.TOKENS
-        running = self.roster.running
-        if running:
-            need = promised_blocks(seq, self._ledger) - spared + outstanding_blocks(running, self._ledger)
-            if need > self._ledger.available_blocks:
-                return WaitReason.BLOCKS
-        self._enter(seq, leader, cached, now_s)
-        self._begin(seq, count, batch)
-        return None
+    def _admit_background(self, batch: Batch, now_s: float, others: WaitReason | None) -> WaitReason | None:
+        """Admit those of the background whose tenants wait for nothing else; returns why the first may not.
 
-    def _enter(self, seq: Sequence, leader: Sequence | None, cached: int, now_s: float) -> None:
-        is_first = seq.life.num_preempted == 0
-        if leader is not None:
-            self._ledger.fork(leader.request_id, seq.request_id, seq.chain, cached)
-        else:
-            cached = self._ledger.open(
-                seq.request_id, seq.tokens, seq.chain, max_cached=seq.max_cached, counted=is_first
-            )
-        self._queue.pop(seq, now_s)
-        self.roster.enter(seq, cached)
-        if is_first:
-            seq.life.first_scheduled_s = now_s
-            seq.life.cached_tokens = 0 if leader is not None else cached
-            self._num_admitted += 1
-            self.rate.note(seq.num_prompt)
-            seq.account.give_prompt(seq.num_prompt - cached)
-
-    def _begin(self, seq: Sequence, count: int, batch: Batch) -> None:
-        grant = self._ledger.reserve(seq.request_id, seq.num_computed, seq.num_computed + count)
-        if grant is None:
-            raise InvariantError(
-                f"request {seq.request_id!r} was promised blocks that the pool does not have"
-            )
-        batch.add(seq, count, grant, _slot_begin(seq, self._ledger))
-
-    def _shortcut(self, seq: Sequence) -> tuple[Sequence | None, int, int]:
-        """How a sequence that joins now avoids computing all its tokens.
-
-        Returns:
-            (leader to fork from or None, tokens that need no computing, blocks that it need not take from the
-            pool).
+        Nobody joins in a step that another waits through (`others` says why), or that one had to leave.
         """
-        leader = seq.leader
-        if leader is not None and seq.life.num_preempted == 0 and leader.state is SequenceState.RUNNING:
-            cached = seq.num_prompt - 1  # the last one is computed again: its logits give the first token
-            if leader.num_valid >= cached:
-                return leader, cached, cached // self._ledger.block_size
-        cached, unheld = self._ledger.probe(seq.tokens, seq.chain, seq.max_cached)
-        return None, cached, cached // self._ledger.block_size - unheld
+        queue = self._queue
+        if others not in {None, WaitReason.TENANT} or batch.num_preempted or batch.num_gave_way:
+            return others or WaitReason.BLOCKS
+        line = BackgroundLine(queue, now_s)
+        while (seq := line.pick()) is not None:
+            reason = self.entrance.admit(seq, batch, now_s)
+            if reason is WaitReason.TENANT:
+                line.bar(seq, reason)
+            elif reason is not None:
+                return reason
+        if line.opens_at_s is not None:
+            self.opens_at_s = min(line.opens_at_s, self.opens_at_s or line.opens_at_s)
+        return line.reason
+
+    def _admit_before_background(self, seq: Sequence, batch: Batch, now_s: float) -> WaitReason | None:
+        """`Entrance.admit`; what of the background is in the way leaves, the worst rank first."""
+        while True:
+            reason = self.entrance.admit(seq, batch, now_s)
+            if reason in {None, WaitReason.TOKENS}:
+                return reason
+            victim = self.roster.last_background(seq.account if reason is WaitReason.TENANT else None)
+            if victim is None:
+                return reason
+            self._preempt(victim, batch, now_s)
 
 
 def _view(queue: WaitQueue, roster: Roster, num_admitted: int, now_s: float) -> BatchView:
+    """What policies see: the background is no part of it."""
     return BatchView(
         now_s=now_s,
-        num_running=len(roster.running),
-        num_preempted=len(queue.returning),
+        num_running=len(roster.foreground),
+        num_preempted=sum(not seq.is_background for seq in queue.returning),
         num_waiting=queue.num_waiting,
         num_admitted=num_admitted,
         oldest_arrival_s=queue.oldest_arrival_s,
         max_num_seqs=roster.num_slots,
-    )
-
-
-def _slot_begin(seq: Sequence, ledger: KVLedger) -> SlotBegin:
-    if seq.slot is None:
-        raise InvariantError(f"request {seq.request_id!r} has no slot")
-    return SlotBegin(
-        slot=seq.slot,
-        lease=seq.lease,
-        request=seq.request,
-        token_ids=tuple(seq.tokens),
-        blocks=ledger.table(seq.request_id),
     )

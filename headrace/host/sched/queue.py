@@ -1,7 +1,8 @@
 """Those who wait: in which order, since when, and why.
 
-Four places: `returning` (preempted, always first, by rank), `fresh` (never ran, in fair order), parked
-(siblings whose leader's prompt is being computed), and held (their grammars are being compiled).
+Five places: `returning` (preempted, always first of their kind, by rank), `fresh` and `background` (never
+ran, in fair order), parked (siblings whose leader's prompt is being computed), and held (their grammars are
+being compiled).
 
 The time waited is booked by reason without touching each sequence in each step: one clock per queue adds the
 seconds between plans to the reason that held back its head; a sequence notes the clock when it enters and
@@ -14,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from headrace.base.errors import InvariantError
 from headrace.base.ids import RequestId
 from headrace.host.sched.fair.line import FairLine
+from headrace.host.sched.fair.rank import Rank
 from headrace.host.sched.sequence import Sequence, SequenceState, WaitReason
 
 
@@ -47,9 +49,14 @@ class WaitQueue:
         self.clock = ReasonClock(now_s)
         self.returning: list[Sequence] = []
         self.fresh = FairLine(ageing_s)
+        self.background = FairLine(ageing_s)
         self.num_parked = 0
+        self.num_background = 0
+        """Sequences of the background, wherever they wait."""
         self.num_tokens = 0
-        """Prompt tokens of sequences that wait for their first step."""
+        """Prompt tokens of sequences that wait for their first step, without the background."""
+        self.background_tokens = 0
+        """The same of the background."""
         self._parked: dict[RequestId, list[Sequence]] = {}
         self._held: dict[RequestId, Sequence] = {}
         self._since: dict[RequestId, tuple[float, dict[WaitReason, float] | None]] = {}
@@ -57,13 +64,18 @@ class WaitQueue:
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that have never run, parked ones included, held ones not."""
+        """Sequences that have never run, parked ones included, without held ones and the background's line."""
         return len(self.fresh) + self.num_parked
 
     @property
     def num_total(self) -> int:
         """Everybody who waits."""
-        return len(self.fresh) + self.num_parked + len(self.returning) + len(self._held)
+        return len(self._since)
+
+    @property
+    def num_foreground(self) -> int:
+        """Everybody who waits but the background."""
+        return len(self._since) - self.num_background
 
     @property
     def held_ids(self) -> Collection[RequestId]:
@@ -72,7 +84,7 @@ class WaitQueue:
 
     @property
     def oldest_arrival_s(self) -> float | None:
-        """Arrival of the sequence that has waited longest for its first step."""
+        """Arrival of the sequence, not of the background, that has waited longest for its first step."""
         return next(iter(self._arrivals.values()), None)
 
     def push(self, seq: Sequence, now_s: float) -> None:
@@ -104,14 +116,16 @@ class WaitQueue:
     def push_preempted(self, seq: Sequence, now_s: float) -> None:
         """A sequence that ran comes back."""
         insort(self.returning, seq, key=_rank)
+        self.num_background += seq.is_background
         self._since[seq.request_id] = (now_s, None)
 
     def pop(self, seq: Sequence, now_s: float) -> None:
         """Take a sequence out, wherever it waits, and book the time it waited."""
         since_s, before = self._since.pop(seq.request_id)
+        self.num_background -= seq.is_background
         waits = seq.life.waits
         if before is not None:
-            self.fresh.remove(seq)
+            self._line_of(seq).remove(seq)
             after = self.clock.snapshot()
             for reason, seconds in after.items():
                 if seconds > before[reason]:
@@ -125,22 +139,30 @@ class WaitQueue:
         else:
             waits[WaitReason.LEADER] = now_s - since_s
             self._unpark(seq)
-        self.num_tokens -= self._tokens_of(seq)
-        seq.account.num_waiting -= 1
-        del self._arrivals[seq.request_id]
+        if seq.is_background:
+            self.background_tokens -= self._tokens_of(seq)
+        else:
+            self.num_tokens -= self._tokens_of(seq)
+            seq.account.num_waiting -= 1
+            del self._arrivals[seq.request_id]
 
     def overdue(self, deadline_s: float) -> list[Sequence]:
-        """Sequences that arrived before `deadline_s` and have never run."""
+        """Sequences that arrived before `deadline_s` and have never run; the background may wait."""
         parked = (seq for group in self._parked.values() for seq in group)
-        return [s for s in (*self.fresh, *self._held.values(), *parked) if s.life.arrival_s <= deadline_s]
+        waiting = (*self.fresh, *self._held.values(), *parked)
+        return [s for s in waiting if s.life.arrival_s <= deadline_s and not s.is_background]
 
     def lanes(self) -> Mapping[str, list[Sequence]]:
-        """By tenant and in order of rank, those who have never run, parked ones not. Do not change them."""
+        """By tenant and in order of rank, those who have never run, without parked ones and the background.
+
+        Do not change them.
+        """
         if not self._held:
             return self.fresh.lanes
         found: dict[str, list[Sequence]] = {}
         for seq in sorted((*self.fresh, *self._held.values()), key=_rank):
-            found.setdefault(seq.account.tenant.name, []).append(seq)
+            if not seq.is_background:
+                found.setdefault(seq.account.tenant.name, []).append(seq)
         return found
 
     def check(self) -> None:
@@ -153,11 +175,17 @@ class WaitQueue:
         if ranks != sorted(set(ranks)):
             raise InvariantError(f"the queue is out of order: {ranks}")
         self.fresh.check()
+        self.background.check()
         parked = [s for group in self._parked.values() for s in group]
-        waiting = [*self.fresh, *self._held.values(), *parked]
-        if len(parked) != self.num_parked or len(self._since) != self.num_total:
+        waiting = [*self.fresh, *self.background, *self._held.values(), *parked]
+        later = [s for s in waiting if s.is_background]
+        num_later = len(later) + sum(s.is_background for s in self.returning)
+        if len(parked) != self.num_parked or len(self._since) != len(waiting) + len(self.returning):
             raise InvariantError("the queue's counts do not match its sequences")
-        if self.num_tokens != sum(map(self._tokens_of, waiting)) or len(self._arrivals) != len(waiting):
+        if num_later != self.num_background or len(self._arrivals) != len(waiting) - len(later):
+            raise InvariantError("the queue's count of the background does not match its sequences")
+        tokens, later_tokens = (sum(map(self._tokens_of, found)) for found in (waiting, later))
+        if (self.num_tokens, self.background_tokens) != (tokens - later_tokens, later_tokens):
             raise InvariantError("the queue's token count does not match its sequences")
 
     def parked_leaders(self) -> Iterator[RequestId]:
@@ -168,7 +196,14 @@ class WaitQueue:
     def _tokens_of(seq: Sequence) -> int:
         return seq.num_prompt if seq.leader is None else 0
 
+    def _line_of(self, seq: Sequence) -> FairLine:
+        return self.background if seq.is_background else self.fresh
+
     def _enter(self, seq: Sequence) -> None:
+        if seq.is_background:
+            self.num_background += 1
+            self.background_tokens += self._tokens_of(seq)
+            return
         self._arrivals[seq.request_id] = seq.life.arrival_s
         self.num_tokens += self._tokens_of(seq)
         seq.account.num_waiting += 1
@@ -185,7 +220,7 @@ class WaitQueue:
 
     def _join(self, seq: Sequence, now_s: float) -> None:
         self.clock.advance(now_s)
-        self.fresh.add(seq)
+        self._line_of(seq).add(seq)
         self._since[seq.request_id] = (now_s, self.clock.snapshot())
 
     def _unpark(self, seq: Sequence) -> None:
@@ -198,7 +233,7 @@ class WaitQueue:
             del self._parked[name]
 
 
-def _rank(seq: Sequence) -> tuple[float, int]:
+def _rank(seq: Sequence) -> Rank:
     return seq.rank
 
 

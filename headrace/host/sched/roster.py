@@ -5,38 +5,53 @@ from collections.abc import Collection
 
 from headrace.base.errors import InvariantError
 from headrace.base.ids import SlotId
+from headrace.host.sched.fair.account import Account
+from headrace.host.sched.fair.rank import Rank
 from headrace.host.sched.sequence import Sequence, SequenceState
 
 
 class Roster:
-    """Running sequences, best rank first."""
+    """Running sequences, best rank first.
 
-    def __init__(self, num_slots: int) -> None:
+    Args:
+        num_slots: sequences that run together.
+        most_background: how many of them may be of the background.
+    """
+
+    def __init__(self, num_slots: int, most_background: int) -> None:
         self.num_slots = num_slots
+        self.num_background = 0
         self.running: list[Sequence] = []
         self.by_lease: dict[int, Sequence] = {}
         self.ends: list[SlotId] = []
         """Slots left since the last plan."""
         self.num_bounded = 0
         """Running sequences of tenants that may hold a part of the KV pool only."""
+        self._most_background = most_background
         self._free = [SlotId(i) for i in reversed(range(num_slots))]
         self._next_lease = 0
 
-    @property
-    def has_slot(self) -> bool:
-        """Whether another sequence can enter."""
-        return bool(self._free)
+    def has_slot(self, seq: Sequence) -> bool:
+        """Whether this sequence, or one of its kind, can enter."""
+        is_kept_out = seq.is_background and self.num_background >= self._most_background
+        return bool(self._free) and not is_kept_out
 
     @property
     def num_free(self) -> int:
-        """Free slots."""
-        return len(self._free)
+        """Slots that are free, or given up by the background when somebody needs them."""
+        return len(self._free) + self.num_background
 
     @property
-    def is_held_up(self) -> bool:
-        """Whether beams wait for others of their searches, and nobody's result is on the way."""
-        waits = any(seq.offer is not None for seq in self.running)
-        return waits and not any(seq.offer is None and seq.num_missing <= 0 for seq in self.running)
+    def foreground(self) -> list[Sequence]:
+        """Those whose answers somebody waits for: the best ranks."""
+        return (
+            self.running[: len(self.running) - self.num_background] if self.num_background else self.running
+        )
+
+    @property
+    def background(self) -> list[Sequence]:
+        """The others."""
+        return self.running[len(self.running) - self.num_background :]
 
     def enter(self, seq: Sequence, num_cached: int) -> SlotId:
         """Give the sequence a slot and a new lease; its first `num_cached` positions have their KV."""
@@ -47,7 +62,9 @@ class Roster:
         self._next_lease += 1
         self.by_lease[seq.lease] = seq
         seq.account.num_running += 1
+        seq.account.num_background += seq.is_background
         self.num_bounded += seq.has_kv_bound
+        self.num_background += seq.is_background
         insort(self.running, seq, key=_rank)
         return slot
 
@@ -59,7 +76,9 @@ class Roster:
         del self.running[i]
         del self.by_lease[seq.lease]
         seq.account.num_running -= 1
+        seq.account.num_background -= seq.is_background
         self.num_bounded -= seq.has_kv_bound
+        self.num_background -= seq.is_background
         self.ends.append(seq.slot)
         self._free.append(seq.slot)
         seq.slot, seq.lease = None, -1
@@ -94,6 +113,11 @@ class Roster:
                 return other
         return None
 
+    def last_background(self, account: Account | None = None) -> Sequence | None:
+        """Who of the background (of this account) gives way first; None: nobody."""
+        own = (s for s in reversed(self.background) if account is None or s.account is account)
+        return next(own, None)
+
     def check(self) -> None:
         """One slot and one lease per running sequence.
 
@@ -104,6 +128,10 @@ class Roster:
         slots = [s.slot for s in self.running]
         if ranks != sorted(set(ranks)):
             raise InvariantError(f"running sequences are out of order: {ranks}")
+        if [s.is_background for s in self.running] != [
+            i >= len(self.foreground) for i in range(len(self.running))
+        ]:
+            raise InvariantError(f"the background is not {self.num_background} last ranks")
         if None in slots or len(set(slots) | set(self._free)) != self.num_slots:
             raise InvariantError(f"slots {slots} and free {self._free} are not all {self.num_slots} slots")
         if len(slots) + len(self._free) != self.num_slots:
@@ -112,5 +140,11 @@ class Roster:
             raise InvariantError("leases and running sequences differ")
 
 
-def _rank(seq: Sequence) -> tuple[float, int]:
+def is_held_up(running: Collection[Sequence]) -> bool:
+    """Whether beams wait for others of their searches, and nobody's result is on the way."""
+    waits = any(seq.offer is not None for seq in running)
+    return waits and not any(seq.offer is None and seq.num_missing <= 0 for seq in running)
+
+
+def _rank(seq: Sequence) -> Rank:
     return seq.rank

@@ -88,7 +88,7 @@ class Scheduler:
             admission.check_request(request, self._ledger, self._limits)
         now_s = self._now_s()
         account = self._accounts.of(requests[0].terms.tenant, now_s)
-        door = Door(self._queue, account, self._roster.num_free, self._limits, self._planner.rate)
+        door = Door(self._queue, account, self._roster.num_free, self._limits, self._planner.entrance.rate)
         for seq in door.enter(requests, now_s):
             self._displaced.append(self._end(seq, FinishReason.ERROR, now_s, trouble=_DISPLACED))
         for request in requests:
@@ -106,7 +106,8 @@ class Scheduler:
         for request_id in request_ids:
             seq = self._sequences.get(request_id)
             if seq is not None:
-                seq.account.spend(0 if seq.leader is not None else -seq.num_prompt)
+                spent = 0 if seq.leader is not None or seq.is_background else seq.num_prompt
+                seq.account.spend(-spent)
                 self._end(seq, FinishReason.ERROR, self._now_s())
 
     def finish(self, request_id: RequestId, reason: FinishReason) -> Delta | None:
@@ -145,7 +146,8 @@ class Scheduler:
         self._planned[batch.step] = batch
         self._slot_steps += len(batch.rows)
         idle = self._roster.num_slots - len(batch.rows)
-        self._wasted += min(idle, len(self._queue.fresh) + len(self._queue.returning))
+        queue = self._queue
+        self._wasted += min(idle, max(0, queue.num_foreground - queue.num_parked - len(queue.held_ids)))
         return batch.plan(self._roster.take_ends())
 
     def commit(self, result: StepResult) -> Progress:
@@ -157,7 +159,7 @@ class Scheduler:
         batch = self._planned.pop(result.step, None)
         if batch is None:
             raise InvariantError(f"step {result.step} was not planned, or is committed already")
-        self._planner.rate.pass_time(result.seconds)
+        self._planner.entrance.rate.pass_time(result.seconds)
         self._planner.cost.observe(result.seconds, batch.prefill_tokens, batch.num_decodes)
         now_s = self._now_s()
         deltas: list[Delta] = []
@@ -181,7 +183,7 @@ class Scheduler:
     def next_wakeup_s(self) -> float | None:
         """Seconds from now after which `plan` or `expire` can do more without any event; None: never."""
         moments: list[float] = []
-        if self._planner.opens_at_s is not None and self._queue.num_waiting:
+        if self._planner.opens_at_s is not None and self._queue.num_total:
             moments.append(self._planner.opens_at_s)
         moments += next_late_s(self._deadlines, self._queue, self._limits)
         return max(0.0, min(moments) - self._now_s()) if moments else None
@@ -242,7 +244,7 @@ class Scheduler:
         is_first = len(seq.tokens) == seq.num_prompt
         news, finish = accept(seq, row, result)
         if news.new_ids:
-            seq.account.give_output(len(news.new_ids))
+            seq.account.give_output(len(news.new_ids), is_background=seq.is_background)
         if is_first and news.new_ids:
             seq.life.first_token_s = now_s
         # Between two tokens of an answer a block becomes full only at a multiple of its size.
@@ -259,7 +261,7 @@ class Scheduler:
     def _next_round(self, seq: Sequence, now_s: float) -> Delta | None:
         """A beam has a result; its search may be over."""
         leader = self._forks.leader_of(seq)
-        seq.account.give_output(1)
+        seq.account.give_output(1, is_background=seq.is_background)
         leader.life.first_token_s = leader.life.first_token_s or now_s
         news = self._forks.advance(seq, now_s)
         return None if news is None else self._end(leader, news.beams[0].finish, now_s, news=news)

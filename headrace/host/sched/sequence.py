@@ -41,6 +41,8 @@ class WaitReason(Enum):
     """Its tenant has as many running, or as much of the KV pool, as it may."""
     GRAMMAR = "grammar"
     """Its grammar is being compiled."""
+    ALLOWANCE = "tokens_per_minute"
+    """Background of a tenant that has spent the part of its tokens a minute that is not kept for others."""
 
 
 @dataclass(slots=True)
@@ -84,6 +86,7 @@ class Sequence:
         "draws",
         "end_ids",
         "has_kv_bound",
+        "is_background",
         "is_beam",
         "leader",
         "lease",
@@ -119,6 +122,7 @@ class Sequence:
         self.account = account
         # Fixed for this stay, whatever bounds later requests of the tenant bring.
         self.has_kv_bound = request.terms.tenant.kv_share < 1
+        self.is_background = request.terms.is_background
         self.life = Life(arrival_s)
         self.tokens = list(request.prompt_ids)
         self.num_prompt = len(self.tokens)

@@ -36,7 +36,7 @@ def take_stats(queue: WaitQueue, roster: Roster, ledger: KVLedger, **counts: int
     return SchedulerStats(
         waiting=queue.num_total,
         running=len(roster.running),
-        queued_tokens=queue.num_tokens,
+        queued_tokens=queue.num_tokens + queue.background_tokens,
         blocks_free=ledger.free_blocks,
         blocks_held=ledger.held_blocks,
         blocks_cached=ledger.cached_blocks,

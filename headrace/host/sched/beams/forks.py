@@ -135,7 +135,7 @@ class Forks:
             self._ledger.fork(parent.request_id, beam.request_id, beam.chain, parent.num_valid)
             beam.num_computed = beam.num_valid = parent.num_valid
             self._roster.renew(beam)
-        elif self._roster.has_slot and not parent.account.is_full:
+        elif self._roster.has_slot(parent) and not parent.account.is_full:
             self._ledger.fork(parent.request_id, beam.request_id, beam.chain, parent.num_valid)
             self._roster.enter(beam, parent.num_valid)
             beam.rejoins = True
@@ -146,13 +146,14 @@ class Forks:
 
     def _make(self, group: Group) -> Sequence:
         leader = group.leader
-        used = {beam.rank[1] for beam in self._beams_of(group)}
-        number = next(n for n in range(1, group.search.task.width) if leader.rank[1] + n not in used)
+        used = {beam.rank[-1] for beam in self._beams_of(group)}
+        first = leader.rank[-1]
+        number = next(n for n in range(1, group.search.task.width) if first + n not in used)
         name = RequestId(f"{leader.request_id}\0{number}")  # no caller can give this name
         beam = Sequence(
             replace(leader.request, request_id=name),
             leader.chain,
-            (leader.rank[0], leader.rank[1] + number),
+            (*leader.rank[:-1], first + number),
             leader.life.arrival_s,
             leader.account,
         )

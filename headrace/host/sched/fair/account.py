@@ -9,6 +9,8 @@ from headrace.base.terms import Tenant
 
 OUTPUT_WEIGHT = 2.0
 MAX_RETRY_S = 60.0
+KEPT = 0.5
+"""Part of a tenant's tokens a minute that its background leaves to its other requests."""
 
 
 class Account:
@@ -16,16 +18,18 @@ class Account:
 
     Attributes:
         tenant: its bounds; the latest ones that a request brought.
-        served: tokens it was given, by its weight; comparable between accounts.
-        num_running, num_waiting: sequences; those that wait have never run.
+        served: tokens it was given, by its weight, apart for the background (index True); comparable between
+            accounts. Apart, because who had a batch answered at night is not behind others in the morning.
+        num_running, num_background: sequences that run, and how many of them are of the background.
+        num_waiting: sequences that have never run, without the background.
     """
 
-    __slots__ = ("_level", "_seen_s", "num_running", "num_waiting", "served", "tenant")
+    __slots__ = ("_level", "_seen_s", "num_background", "num_running", "num_waiting", "served", "tenant")
 
     def __init__(self, tenant: Tenant, now_s: float) -> None:
         self.tenant = tenant
-        self.served = 0.0
-        self.num_running = 0
+        self.served = [0.0, 0.0]
+        self.num_running = self.num_background = 0
         self.num_waiting = 0
         self._level = float(tenant.tokens_per_minute or 0)
         self._seen_s = now_s
@@ -36,13 +40,13 @@ class Account:
         most = self.tenant.max_running
         return most is not None and self.num_running >= most
 
-    def give_prompt(self, num_tokens: int) -> None:
+    def give_prompt(self, num_tokens: int, *, is_background: bool = False) -> None:
         """Its sequence begins: these prompt tokens have to be computed."""
-        self.served += num_tokens / self.tenant.weight
+        self.served[is_background] += num_tokens / self.tenant.weight
 
-    def give_output(self, num_tokens: int) -> None:
+    def give_output(self, num_tokens: int, *, is_background: bool = False) -> None:
         """Tokens were drawn for it."""
-        self.served += OUTPUT_WEIGHT * num_tokens / self.tenant.weight
+        self.served[is_background] += OUTPUT_WEIGHT * num_tokens / self.tenant.weight
         self._level -= num_tokens
 
     def check_allowance(self, now_s: float) -> None:
@@ -51,17 +55,24 @@ class Account:
         Raises:
             OverloadError: those of this minute are spent; says when there are some again.
         """
-        rate = self.tenant.tokens_per_minute
-        if rate is None:
-            return
-        self._level = min(float(rate), self._level + (now_s - self._seen_s) * rate / 60)
-        self._seen_s = now_s
-        if self._level <= 0:
+        wait_s = self.allowance_wait_s(now_s)
+        if wait_s > 0:
+            rate = self.tenant.tokens_per_minute or 0
             raise OverloadError(
                 f"{self.tenant.name!r} may use {rate} tokens a minute (tokens_per_minute) and has used "
                 f"{rate - self._level:.0f}; try again later",
-                retry_after_s=min((1 - self._level) * 60 / rate, MAX_RETRY_S),
+                retry_after_s=min(wait_s, MAX_RETRY_S),
             )
+
+    def allowance_wait_s(self, now_s: float, *, is_background: bool = False) -> float:
+        """Seconds until it may spend tokens; 0.0: now. Its background spends down to a part of a minute's."""
+        rate = self.tenant.tokens_per_minute
+        if rate is None:
+            return 0.0
+        self._level = min(float(rate), self._level + (now_s - self._seen_s) * rate / 60)
+        self._seen_s = now_s
+        least = rate * KEPT if is_background else 0.0
+        return 0.0 if self._level > least else (least + 1 - self._level) * 60 / rate
 
     def spend(self, num_tokens: int) -> None:
         """Prompt tokens were let in; they count at once, those of answers as they come."""

@@ -18,7 +18,7 @@ class Deadlines:
         deadline_s = seq.request.terms.deadline_s
         if deadline_s is None:
             return
-        heappush(self._heap, (deadline_s, seq.rank[1], seq))
+        heappush(self._heap, (deadline_s, seq.rank[-1], seq))
         if len(self._heap) > 2 * num_live + _SLACK:
             self._heap = [e for e in self._heap if e[2].state is not SequenceState.FINISHED]
             heapify(self._heap)

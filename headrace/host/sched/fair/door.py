@@ -18,7 +18,11 @@ from headrace.host.sched.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The door as one tenant finds it. Requests that will find a free slot do not count as queued."""
+    """The door as one tenant finds it. Requests that will find a free slot do not count as queued.
+
+    The background has a queue as long as the others' for itself: it displaces nobody, and nobody is refused
+    for it. It may wait whatever its tenant's `max_queued` and tokens a minute are.
+    """
 
     queue: WaitQueue
     account: Account
@@ -33,6 +37,9 @@ class Door:
             OverloadError: they may not; with the seconds after which there should be room.
         """
         tokens = sum(len(r.prompt_ids) for r in requests if r.leader is None)
+        if requests[0].terms.is_background:
+            self._check_background(len(requests), tokens)
+            return []
         self._check_own(len(requests))
         leaving = self._make_room(len(requests), tokens)
         self.account.check_allowance(now_s)
@@ -45,13 +52,26 @@ class Door:
             return
         free = self.free_slots
         if tenant.max_running is not None:
-            free = min(free, tenant.max_running - self.account.num_running)
+            stay = self.account.num_running - self.account.num_background
+            free = min(free, tenant.max_running - stay)
         over = self.account.num_waiting + num - max(0, free) - tenant.max_queued
         if over > 0:
             raise OverloadError(
                 f"{self.account.num_waiting} requests of {tenant.name!r} wait, at most {tenant.max_queued} "
                 "may (max_queued of its key); try again later",
                 retry_after_s=self.rate.retry_after_s(over, 0),
+            )
+
+    def _check_background(self, num: int, tokens: int) -> None:
+        queue, limits = self.queue, self.limits
+        over = queue.num_background + num - limits.max_queued_requests
+        over_tokens = queue.background_tokens + tokens - limits.max_queued_tokens
+        if queue.num_background and max(over, over_tokens) > 0:
+            raise OverloadError(
+                f"{queue.num_background} background requests with {queue.background_tokens} prompt tokens "
+                f"wait, at most {limits.max_queued_requests} (schedule.max_queued_requests) with "
+                f"{limits.max_queued_tokens} (schedule.max_queued_tokens) may; try again later",
+                retry_after_s=self.rate.retry_after_s(max(over, 0), max(over_tokens, 0)),
             )
 
     def _make_room(self, num: int, tokens: int) -> list[Sequence]:
@@ -64,7 +84,7 @@ class Door:
         queue, limits = self.queue, self.limits
         if over > 0:
             raise OverloadError(
-                f"{queue.num_total} requests wait, at most {limits.max_queued_requests} may "
+                f"{queue.num_foreground} requests wait, at most {limits.max_queued_requests} may "
                 "(schedule.max_queued_requests); try again later",
                 retry_after_s=self.rate.retry_after_s(over, 0),
             )
@@ -77,9 +97,9 @@ class Door:
     def _over(self, num: int, tokens: int) -> tuple[int, int]:
         """Sequences and prompt tokens above the bounds."""
         queue, limits = self.queue, self.limits
-        over = queue.num_total + num - self.free_slots - limits.max_queued_requests
+        over = queue.num_foreground + num - self.free_slots - limits.max_queued_requests
         over_tokens = queue.num_tokens + tokens - limits.max_queued_tokens
-        return over, over_tokens if queue.num_total >= self.free_slots else 0
+        return over, over_tokens if queue.num_foreground >= self.free_slots else 0
 
     def _who_leaves(self, num: int, tokens: int, over: int, over_tokens: int) -> list[Sequence] | None:
         """Sequences of the longest lane that make room, its last ones; None: these have no claim to it."""

@@ -10,11 +10,12 @@ from collections.abc import Sequence as Seq
 
 from headrace.base.errors import InvariantError
 from headrace.host.sched.fair.account import Account
+from headrace.host.sched.fair.rank import Rank
 from headrace.host.sched.sequence import Sequence
 
 
 class FairLine:
-    """Waiting sequences.
+    """Waiting sequences, all of the background or none.
 
     Args:
         ageing_s: seconds of waiting that a level of a tenant's priority is worth.
@@ -43,7 +44,8 @@ class FairLine:
         lane = self._lanes.get(name)
         if lane is None:
             if self._lanes:
-                seq.account.served = max(seq.account.served, min(a.served for a in self._accounts()))
+                kind, served = seq.is_background, seq.account.served
+                served[kind] = max(served[kind], min(a.served[kind] for a in self._accounts()))
             lane = self._lanes[name] = []
         insort(lane, seq, key=_rank)
         self._len += 1
@@ -99,12 +101,12 @@ class FairLine:
         for seq in heads:
             classes.setdefault(seq.account.tenant.priority, []).append(seq)
         chosen = min(classes.items(), key=self._moment)[1]
-        return min(chosen, key=lambda s: (s.account.served, s.rank))
+        return min(chosen, key=lambda s: (s.account.served[s.is_background], s.rank))
 
     def _moment(self, item: tuple[int, list[Sequence]]) -> float:
         """When the first of a class came, moved by its priority."""
         return item[0] * self._ageing_s + min(s.life.arrival_s for s in item[1])
 
 
-def _rank(seq: Sequence) -> tuple[float, int]:
+def _rank(seq: Sequence) -> Rank:
     return seq.rank
