@@ -56,6 +56,16 @@ async def ask(host: str, port: int, body: dict, path: str = "/v1/chat/completion
     return answer
 
 
+async def post(
+    host: str, port: int, path: str, body: bytes
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send a JSON body over a connection of its own; the answer is to be read, the writer to be closed."""
+    reader, writer = await asyncio.open_connection(host, port, limit=1 << 22)
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+    return reader, writer
+
+
 def _take(answer: Answer, event: dict, now: float) -> None:
     for choice in event.get("choices") or ():
         piece = (choice.get("delta") or {}).get("content") or choice.get("text") or ""
@@ -70,10 +80,7 @@ def _take(answer: Answer, event: dict, now: float) -> None:
 
 
 async def _events(host: str, port: int, path: str, body: dict) -> AsyncIterator[bytes]:
-    reader, writer = await asyncio.open_connection(host, port, limit=1 << 22)
-    payload = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
-    writer.write(f"{head}Content-Length: {len(payload)}\r\nConnection: close\r\n\r\n".encode() + payload)
+    reader, writer = await post(host, port, path, json.dumps(body).encode())
     try:
         status = await reader.readline()
         if b" 200 " not in status:

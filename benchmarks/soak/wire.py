@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from benchmarks.client import post
 from benchmarks.soak.asks import CHAT, COMPLETION, MESSAGES, Ask
 
 LIMIT_S = 120.0
@@ -56,11 +57,8 @@ async def send(host: str, port: int, ask: Ask) -> Outcome:
 
 
 async def _exchange(host: str, port: int, ask: Ask, outcome: Outcome) -> None:
-    reader, writer = await asyncio.open_connection(host, port, limit=1 << 22)
+    reader, writer = await post(host, port, ask.path, ask.body)
     try:
-        head = f"POST {ask.path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
-        head += f"Content-Length: {len(ask.body)}\r\nConnection: close\r\n\r\n"
-        writer.write(head.encode() + ask.body)
         await writer.drain()
         headers = await _head(reader, outcome)
         if outcome.status == 200 and ask.stream:

@@ -189,6 +189,13 @@ class BatchConfig:
         None, "folder of /v1/files and /v1/batches, used by one server; none: not offered", flag="batch-dir"
     )
     max_files: int = setting(1000, "files, and batches, that it may hold, else 429", flag="max-batch-files")
+    max_bytes: int = setting(4 << 30, "bytes of all files together, else 429", flag="max-batch-bytes")
+    key_share: float = setting(
+        0.25, "most of max_files and max_bytes that one API key may take, in (0, 1]", flag="batch-key-share"
+    )
+    result_days: float = setting(
+        30.0, "days after the end of a batch that it and its results are kept", flag="batch-result-days"
+    )
     max_file_bytes: int = setting(64 << 20, "largest upload in bytes, else 413", flag="max-batch-file-bytes")
     max_lines: int = setting(50_000, "most lines of a batch, else 400", flag="max-batch-lines")
     max_lines_running: int = setting(

@@ -55,6 +55,13 @@ class OverloadError(HeadraceError):
         self.retry_after_s = retry_after_s
 
 
+class AbortedError(HeadraceError):
+    """The request was aborted before its end, from outside."""
+
+    http_status = 499
+    code = "request_aborted"
+
+
 class DeadlineError(HeadraceError):
     """The request's own deadline has passed."""
 

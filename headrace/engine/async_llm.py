@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.base.config import EngineConfig
-from headrace.base.errors import HeadraceError, RequestError
+from headrace.base.errors import AbortedError, HeadraceError
 from headrace.base.messages import Picture
 from headrace.base.request import SamplingParams
 from headrace.base.tasks import Pooling
@@ -159,7 +159,7 @@ class AsyncLLM:
         finally:
             await outputs.aclose()
         if not output.pooled:
-            raise output.error or RequestError("the request was aborted")
+            raise output.error or AbortedError("the request was aborted before its end")
         return output
 
     async def _outputs(self, ask: Ask) -> AsyncGenerator[RequestOutput, None]:

@@ -45,7 +45,7 @@ def build_app(llm: AsyncLLM, config: EngineConfig) -> tuple[ASGIApp, Served]:
         routes=[route for routes in ROUTE_FILES.all().values() for route in routes],
         exception_handlers={
             HeadraceError: _counted,
-            HTTPException: on_http_exception,
+            HTTPException: _routeless,
             Exception: on_headrace_error,
         },
     )
@@ -53,7 +53,8 @@ def build_app(llm: AsyncLLM, config: EngineConfig) -> tuple[ASGIApp, Served]:
     keys = load_keys(config.access)
     app.state.feed = Feed(state, with_ids=len(keys) < 2)
     if config.batch.dir is not None:
-        state.batches = Worker(app, Store(Path(config.batch.dir), config.batch.max_files), config.batch)
+        store = Store(Path(config.batch.dir), config.batch)
+        state.batches = Worker(app, store, config.batch, keys.tenant)
     return _fronted(app, state, config, keys), state
 
 
@@ -79,6 +80,11 @@ def _fronted(app: Starlette, state: Served, config: EngineConfig, keys: Keys) ->
         state.at_end.append(traces.close)
         reports.append(traces.report)
     return Recorder(gated, reports, with_body=observe.access_log and observe.log_prompts)
+
+
+async def _routeless(request: Request, error: Exception) -> Response:
+    await discard_body(request)
+    return await on_http_exception(request, error)
 
 
 async def _counted(request: Request, error: Exception) -> Response:

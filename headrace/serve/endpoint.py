@@ -9,6 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headrace.serve.schema.support import StrictBody
+
 GENERATES = (400, 401, 404, 408, 413, 429, 500, 503, 504)
 """Errors of endpoints that ask the engine."""
 READS = (400, 401, 404, 408, 413, 500)
@@ -21,10 +23,12 @@ ASKS = (401, 404, 500)
 class About:
     """What an endpoint takes and gives."""
 
-    body: type[BaseModel] | None = None
+    body: type[StrictBody] | None = None
     """Model of the JSON body; None: there is none."""
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
     """Fields that pass with these values only (`schema/support`)."""
+    query: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """Schemas of the parameters behind the question mark."""
     answer: type[BaseModel] | None = None
     """Model of the JSON answer; None: the answer is `media_type`."""
     media_type: str = "application/json"

@@ -31,7 +31,8 @@ async def discard_body(request: Request) -> None:
     """
     headers = request.headers
     is_closing = headers.get("connection", "").lower() == "close"
-    if not is_closing or request.scope.get(_READ) or "expect" in headers or request.method != "POST":
+    is_there = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    if not (is_closing and is_there) or request.scope.get(_READ) or "expect" in headers:
         return
     size = 0
     with contextlib.suppress(TimeoutError):

@@ -100,12 +100,13 @@ def _schemas(endpoints: list[Endpoint]) -> tuple[dict[str, Any], dict[type[BaseM
 def _complete(schema: dict[str, Any], about: About) -> None:
     """Add what the model does not say: ranges, counts, and fields of which only some values pass."""
     properties: dict[str, Any] = schema["properties"]
+    by_hand = about.body.counted_by_hand if about.body is not None else ()
     for name, field in properties.items():
         for form in field.get("anyOf") or field.get("oneOf") or [field]:
             kind = form.get("type")
             if kind in {"number", "integer"}:
                 form.update(RANGES.get(name, {}))
-            elif kind in _COUNTS and name in LIST_LIMITS:
+            elif kind in _COUNTS and name in LIST_LIMITS and name not in by_hand:
                 form[_COUNTS[kind]] = LIST_LIMITS[name]
             elif kind == "string" and name in TEXT_LIMITS:
                 form["maxLength"] = TEXT_LIMITS[name]
@@ -124,6 +125,10 @@ def _operation(endpoint: Endpoint, references: Mapping[type[BaseModel], dict[str
         "parameters": [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
             for name in _PARAMETER.findall(endpoint.path)
+        ]
+        + [
+            {"name": name, "in": "query", "required": False, "schema": dict(schema)}
+            for name, schema in about.query.items()
         ],
         "responses": _responses(endpoint, references),
     }

@@ -79,11 +79,19 @@ def check_batches(config: BatchConfig) -> None:
     Raises:
         ConfigError: a setting is out of range.
     """
-    for name in ("max_files", "max_file_bytes", "max_lines", "max_lines_running"):
+    for name in ("max_files", "max_bytes", "max_file_bytes", "max_lines", "max_lines_running"):
         if getattr(config, name) < 1:
             raise ConfigError(
                 f"batch.{name} must be at least 1, got {getattr(config, name)}", param=f"batch.{name}"
             )
+    if not 0 < config.key_share <= 1:
+        raise ConfigError(
+            f"batch.key_share must be in (0, 1], got {config.key_share:g}", param="batch.key_share"
+        )
+    if not config.result_days > 0:
+        raise ConfigError(
+            f"batch.result_days must be positive, got {config.result_days:g}", param="batch.result_days"
+        )
 
 
 def check(config: ServeConfig) -> None:

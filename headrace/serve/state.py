@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from starlette.requests import Request
 
@@ -39,6 +39,8 @@ class Served:
     running: Running = field(init=False)
     longest_token: int = 0
     """Bytes of the longest token; 0 until it is needed."""
+    description: dict[str, Any] | None = None
+    """The description of the API; None until it is asked for."""
 
     def __post_init__(self) -> None:
         """No request yet."""

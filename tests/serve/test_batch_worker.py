@@ -1,25 +1,34 @@
 """The worker of batches against a scripted application: lines that are cut, broken, or end the engine."""
 
+import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.base.config import BatchConfig
-from headrace.base.terms import Tenant, caller_terms
+from headrace.base.errors import NotFoundError, OverloadError
+from headrace.base.terms import Tenant, Terms, caller_terms
+from headrace.serve.batches import store as store_module
 from headrace.serve.batches import worker as worker_module
 from headrace.serve.batches.store import Store
-from headrace.serve.batches.worker import LAST, MOST_OUTAGES, Worker, was_cut
+from headrace.serve.batches.worker import MOST_OUTAGES, Worker, was_cut
 
 CHAT = "/v1/chat/completions"
+CONFIG = BatchConfig(max_lines_running=1, max_files=10, key_share=1.0)
+
+
+def tenant_of(name: str) -> Tenant:
+    return Tenant(name=name, weight=3, kv_share=0.5, tokens_per_minute=1000)
 
 
 def scripted(script: list[Any]) -> Any:
     """An application that answers (status, body) in turn, the last for ever; an exception is raised."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        assert caller_terms().tenant == Tenant(name="batches of 'me'", priority=LAST, max_running=1)
+        assert caller_terms() == Terms(tenant=tenant_of("me"), is_background=True)
         step = script.pop(0) if len(script) > 1 else script[0]
         if isinstance(step, Exception):
             raise step
@@ -30,19 +39,31 @@ def scripted(script: list[Any]) -> Any:
     return app
 
 
-async def answers(tmp_path: Path, app: Any, numbers: int = 1) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The batch at its end and every result."""
-    store = Store(tmp_path, 10)
+def submit(store: Store, numbers: int, owner: str = "me") -> dict[str, Any]:
+    """A batch of an owner, not yet begun."""
     lines = [
         {"custom_id": f"c{i}", "method": "POST", "url": CHAT, "body": {"messages": []}}
         for i in range(numbers)
     ]
-    file = store.add_file("\n".join(map(json.dumps, lines)).encode(), "in", "batch", "me")
-    keys = ("in_progress_at", "finalizing_at", "output_file_id", "error_file_id")
+    file = store.add_file("\n".join(map(json.dumps, lines)).encode(), "in", "batch", owner)
+    keys = ("in_progress_at", "finalizing_at", "output_file_id", "error_file_id", "expires_at")
     about = dict.fromkeys(keys) | {"input_file_id": file["id"], "status": "validating", "request_counts": {}}
-    batch = store.new("batch", about, "me")
-    store.put("batch", batch)
-    worker = Worker(app, store, BatchConfig(max_lines_running=1))
+    return store.add_batch(about, owner)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if is_so():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("that never came")
+
+
+async def answers(tmp_path: Path, app: Any, numbers: int = 1) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The batch at its end and every result."""
+    store = Store(tmp_path, CONFIG)
+    batch = submit(store, numbers)
+    worker = Worker(app, store, CONFIG, tenant_of)
     await worker._run_batch(batch)
     ended = store.get("batch", batch["id"], "me")
     names = [n for n in (ended["output_file_id"], ended["error_file_id"]) if n]
@@ -83,9 +104,123 @@ async def test_a_line_during_which_the_engine_is_always_gone_fails_in_the_end(tm
 
 
 def test_a_damaged_document_hides_no_other(tmp_path: Path) -> None:
-    store = Store(tmp_path, 10)
+    store = Store(tmp_path, CONFIG)
     made = store.add_file(b"x", "a", "batch", "me")
     (tmp_path / "files" / f"file_{'0' * 32}.json").write_bytes(b'{"id": ')
     (tmp_path / "files" / f"file_{'1' * 32}.json").write_bytes(b"{}")
     assert [f["id"] for f in store.owned("file", "me")] == [made["id"]]
     assert store.all_batches() == []
+
+
+async def test_a_cancel_is_on_the_disk_when_it_is_answered(tmp_path: Path) -> None:
+    """A server that ends right after it, however it ends, does not go on with the batch at its next start."""
+    store = Store(tmp_path, CONFIG)
+    batch = submit(store, 5)
+    calls: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        calls.append(1)
+        await asyncio.Event().wait()
+
+    first = Worker(app, store, CONFIG, tenant_of)
+    first.wake()
+    await until(lambda: bool(calls))
+    told = await first.cancel(batch["id"], "me")
+    assert told["status"] == "cancelling"
+    on_disk = json.loads((tmp_path / "batches" / f"{batch['id']}.json").read_text())
+    assert (on_disk["status"], on_disk["cancelling_at"]) == ("cancelling", told["cancelling_at"])
+    await first.close()
+    second = Worker(app, Store(tmp_path, CONFIG), CONFIG, tenant_of)
+    second.wake()
+    await until(lambda: store.get("batch", batch["id"], "me")["status"] == "cancelled")
+    await second.close()
+    assert len(calls) == 1
+    assert (await second.cancel(batch["id"], "me"))["status"] == "cancelled"  # and so it stays
+    with pytest.raises(NotFoundError):
+        await second.cancel(batch["id"], "somebody else")
+    await second.close()
+
+
+async def test_a_line_that_ends_beside_a_cancel_does_not_undo_it(tmp_path: Path) -> None:
+    """The result is being written while the cancel comes: the batch on the disk stays cancelled."""
+    store = Store(tmp_path, CONFIG)
+    batch = submit(store, 2)
+    worker = Worker(scripted([(200, {"choices": []})]), store, CONFIG, tenant_of)
+    batch |= {"status": "in_progress"}
+    async with worker._saving:
+        saving = asyncio.create_task(worker._save(batch, {"c0": True}))
+        await asyncio.sleep(0.01)  # it waits for its turn to write
+        worker._cancelled.add(batch["id"])
+    await saving
+    assert store.get("batch", batch["id"], "me")["status"] == "cancelling"
+
+
+async def test_batches_of_several_owners_run_side_by_side(tmp_path: Path) -> None:
+    """One owner's batch, whose lines wait for tokens a minute, holds up nobody else's."""
+    store = Store(tmp_path, CONFIG)
+    held = submit(store, 1, "held")
+    free = [submit(store, 1, "free")["id"] for _ in range(2)]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if caller_terms().tenant.name == "held":
+            await asyncio.Event().wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    worker = Worker(app, store, CONFIG, tenant_of)
+    worker.wake()
+    await until(lambda: all(store.get("batch", name, "free")["status"] == "completed" for name in free))
+    assert store.get("batch", held["id"], "held")["status"] == "in_progress"
+    late = submit(store, 1, "free")  # its owner's task is over
+    worker.wake()
+    await until(lambda: store.get("batch", late["id"], "free")["status"] == "completed")
+    await worker.close()
+
+
+def test_one_key_cannot_fill_the_store_for_all(tmp_path: Path) -> None:
+    store = Store(tmp_path, BatchConfig(max_files=8, max_bytes=100, key_share=0.25))
+    for _ in range(2):
+        store.add_file(b"x" * 10, "a", "batch", "greedy")
+        submit_empty(store, "greedy")
+    with pytest.raises(OverloadError, match=r"this key has 2 files, limit 2; delete some"):
+        store.add_file(b"x", "a", "batch", "greedy")
+    with pytest.raises(OverloadError, match=r"this key has 2 batches, limit 2; delete some"):
+        submit_empty(store, "greedy")
+    with pytest.raises(OverloadError, match=r"files of this key have 0 bytes and 26 more came, limit 25"):
+        store.add_file(b"x" * 26, "a", "batch", "modest")
+    store.add_file(b"x" * 25, "a", "batch", "modest")
+    store.add_file(b"x" * 99, "r", "batch_output", "modest")  # results always find room
+    with pytest.raises(OverloadError, match=r"files of this server have 144 bytes and 1 more came"):
+        store.add_file(b"x", "a", "batch", "late")
+    alone = Store(tmp_path / "b", BatchConfig(max_files=4, key_share=0.25))
+    for _ in range(4):  # without keys all files have one owner
+        alone.add_file(b"x", "a", "batch", "")
+    with pytest.raises(OverloadError, match="limit 4"):
+        alone.add_file(b"x", "a", "batch", "")
+
+
+def submit_empty(store: Store, owner: str) -> dict[str, Any]:
+    return store.add_batch({"status": "completed", "expires_at": None}, owner)
+
+
+def test_results_and_ended_batches_expire_and_open_ones_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000_000.0]
+    monkeypatch.setattr(store_module, "unix_s", lambda: now[0])
+    store = Store(tmp_path, BatchConfig(result_days=2))
+    given, result = (store.add_file(b"x", "a", purpose, "me") for purpose in ("batch", "batch_output"))
+    assert (given["expires_at"], result["expires_at"]) == (None, 1_000_000 + 2 * 86_400)
+    ended = store.add_batch({"status": "cancelled", "expires_at": store.end_of_results()}, "me")
+    still = store.add_batch({"status": "in_progress", "expires_at": store.end_of_results()}, "me")
+    now[0] += 2 * 86_400 - 1
+    assert store.get("file", result["id"], "me") == result
+    now[0] += 1
+    with pytest.raises(NotFoundError):
+        store.get("file", result["id"], "me")
+    assert [f["id"] for f in store.owned("file", "me")] == [given["id"]]
+    assert [b["id"] for b in store.owned("batch", "me")] == [still["id"]]
+    store.sweep()
+    left = {p.name for p in tmp_path.rglob("*.*")}
+    assert left == {f"{given['id']}.json", f"{given['id']}.data", f"{still['id']}.json"}
+    assert ended["id"] not in str(left)

@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from headrace.base.config import BatchConfig
 from headrace.base.errors import NotFoundError, RequestError
 from headrace.serve.batches.form import read_form
 from headrace.serve.batches.lines import check_lines
@@ -71,6 +72,90 @@ def test_a_batch_answers_as_the_endpoint_does(live: Live) -> None:
     vectors = submit(client, [line(9, "/v1/embeddings", messages=None)], "/v1/embeddings")
     vectors = wait(lambda: client.batches.retrieve(vectors.id), lambda b: b.status == "completed")
     assert vectors.request_counts.failed == 1  # a body of another endpoint
+
+
+def test_lines_of_completions_and_embeddings_answer_as_their_endpoints_do(live: Live) -> None:
+    client = client_of(live)
+    bodies: dict[Any, list[dict[str, Any]]] = {
+        "/v1/completions": [
+            {"prompt": "The river", "max_tokens": 4, "seed": 3},
+            {"prompt": ["One", "Two"], "max_tokens": 2, "temperature": 0, "logprobs": 1},
+        ],
+        "/v1/embeddings": [{"input": "The river"}, {"input": ["One", "Two"], "encoding_format": "base64"}],
+    }
+    for url, given in bodies.items():
+        lines = [
+            json.dumps({"custom_id": f"c{i}", "method": "POST", "url": url, "body": body})
+            for i, body in enumerate(given)
+        ]
+        batch = submit(client, lines, url)
+        done = wait(lambda name=batch.id: client.batches.retrieve(name), lambda b: b.status == "completed")
+        assert (done.request_counts.completed, done.request_counts.failed) == (2, 0)
+        good = results(client, done.output_file_id)
+        for i, body in enumerate(given):
+            alone = httpx.post(live.url + url, json=body, timeout=60).json()
+            part = "choices" if "choices" in alone else "data"
+            got = good[f"c{i}"]
+            assert got["status_code"] == 200
+            assert got["body"][part] == alone[part]
+            assert got["body"]["usage"]["prompt_tokens"] == alone["usage"]["prompt_tokens"]
+
+
+def test_lists_take_their_parameters_and_refuse_others_by_name(live: Live) -> None:
+    client = client_of(live)
+    made = [client.files.create(file=("p.jsonl", b"x\n"), purpose="batch").id for _ in range(3)]
+    newest = [f.id for f in client.files.list()]
+    oldest = [f.id for f in client.files.list(order="asc")]
+    assert newest == oldest[::-1]
+    assert set(made) <= set(newest)
+    pages = [f.id for f in client.files.list(limit=2)]  # the client asks for page after page
+    assert pages == newest
+    first = httpx.get(live.url + "/v1/files", params={"limit": 1}).json()
+    assert (first["has_more"], first["first_id"], first["last_id"]) == (True, newest[0], newest[0])
+    rest = httpx.get(live.url + "/v1/files", params={"after": newest[0]}).json()
+    assert ([f["id"] for f in rest["data"]], rest["has_more"]) == (newest[1:], False)
+    kinds = {f.purpose for f in client.files.list(purpose="batch")}
+    assert kinds == {"batch"}
+    for _ in range(2):
+        submit(client, ["{}"])
+    batches = [b.id for b in client.batches.list(limit=1)]
+    assert batches == [b["id"] for b in httpx.get(live.url + "/v1/batches?limit=100").json()["data"]]
+    for path, query, param in (
+        ("files", "limit=0", "limit"),
+        ("files", "limit=x", "limit"),
+        ("files", "limit=1&limit=2", "limit"),
+        ("files", "order=up", "order"),
+        ("files", "purpose=vision", "purpose"),
+        ("files", "after=file_1", "after"),
+        ("files", "colour=blue", "colour"),
+        ("batches", "limit=101", "limit"),
+        ("batches", "order=asc", "order"),
+        ("batches", "after=", "after"),
+    ):
+        answer = httpx.get(f"{live.url}/v1/{path}?{query}")
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), query
+    upload = httpx.post(
+        live.url + "/v1/files",
+        files={"file": ("a", b"x")},
+        data={"purpose": "batch", "expires_after[seconds]": "3600"},
+    )
+    assert (upload.status_code, upload.json()["error"]["param"]) == (400, "expires_after[seconds]")
+
+
+def test_a_batch_is_deleted_when_it_has_ended(live: Live) -> None:
+    client = client_of(live)
+    batch = submit(client, [line(i, max_tokens=40) for i in range(60)])
+    refused = httpx.delete(f"{live.url}/v1/batches/{batch.id}")
+    assert refused.status_code == 400
+    assert "cancel it" in refused.json()["error"]["message"]
+    client.batches.cancel(batch.id)
+    done = wait(lambda: client.batches.retrieve(batch.id), lambda b: b.status == "cancelled")
+    assert done.expires_at == done.cancelled_at + 30 * 86_400
+    gone = httpx.delete(f"{live.url}/v1/batches/{batch.id}").json()
+    assert gone == {"id": batch.id, "object": "batch", "deleted": True}
+    assert httpx.get(f"{live.url}/v1/batches/{batch.id}").status_code == 404
+    if done.output_file_id:
+        results(client, done.output_file_id)
 
 
 def test_files_come_and_go(live: Live) -> None:
@@ -141,7 +226,11 @@ def test_lines_and_forms_are_checked_before_work(tmp_path: Path) -> None:
     for kind, body in (("text/plain", form), ("multipart/form-data; boundary=b", b"--b--")):
         with pytest.raises(RequestError):
             read_form(kind, body)
-    store = Store(tmp_path, 2)
+    for extra in ('name="purpose"', 'name="file"'):
+        twice = form.replace(b"--b--", b"--b\r\nContent-Disposition: form-data; " + extra.encode())
+        with pytest.raises(RequestError, match="two parts named"):
+            read_form("multipart/form-data; boundary=b", twice + b"\r\n\r\nz\r\n--b--\r\n")
+    store = Store(tmp_path, BatchConfig())
     made = store.add_file(b"1", "a", "batch", "me")
     with pytest.raises(NotFoundError):
         store.get("file", made["id"], "somebody else")

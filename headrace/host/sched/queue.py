@@ -64,7 +64,7 @@ class WaitQueue:
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that have never run, parked ones included, without held ones and the background's line."""
+        """Sequences that have never run, parked ones included, but no held ones and no background's line."""
         return len(self.fresh) + self.num_parked
 
     @property

@@ -14,7 +14,7 @@ def read_form(content_type: str, body: bytes) -> tuple[dict[str, str], str, byte
     """The fields, the file's name and its content.
 
     Raises:
-        RequestError: it is no such form, or has no part `file`.
+        RequestError: it is no such form, has no part `file`, or a part twice.
     """
     found = _BOUNDARY.search(content_type.encode("latin-1", "replace"))
     if not content_type.startswith("multipart/form-data") or found is None:
@@ -31,10 +31,13 @@ def read_form(content_type: str, body: bytes) -> tuple[dict[str, str], str, byte
         key, file = _NAME.search(head), _FILE.search(head)
         if key is None:
             continue
-        if key[1] == b"file":
+        label = key[1].decode(errors="replace")[:64]
+        if label in fields or (label == "file" and content is not None):
+            raise RequestError(f"the form has two parts named {label!r}", param=label)
+        if label == "file":
             name, content = (file[1] if file else b"file").decode(errors="replace")[:255], data
         else:
-            fields[key[1].decode(errors="replace")[:64]] = data.decode(errors="replace")[:1024]
+            fields[label] = data.decode(errors="replace")[:1024]
     if content is None:
         raise RequestError("the form has no part named file", param="file")
     return fields, name, content

@@ -8,6 +8,7 @@ A line counts as done once it ends with a newline; what a crash tore is cut off 
 
 import os
 import re
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -15,22 +16,27 @@ from typing import Any
 import msgspec
 
 from headrace.base.clock import unix_s
+from headrace.base.config import BatchConfig
 from headrace.base.errors import NotFoundError, OverloadError
 
+OPEN = ("validating", "in_progress", "finalizing", "cancelling")
+"""States of batches that have not ended."""
 _ID = re.compile(r"(file|batch)_[0-9a-f]{32}")
 
 
 class Store:
-    """One folder; only one server may use it at a time.
+    """One folder; only one server may use it at a time. Methods may be called from several threads.
 
     Args:
         folder: created when it is not there.
-        max_files: files and batches that it may hold.
+        config: how much it may hold, each key's part of that, and how long results are kept.
     """
 
-    def __init__(self, folder: Path, max_files: int) -> None:
+    def __init__(self, folder: Path, config: BatchConfig) -> None:
         self._folder = folder
-        self._max_files = max_files
+        self._config = config
+        self._filling = threading.Lock()
+        """Held from the look at what is there to the end of writing more."""
         for name in ("files", "batches"):
             (folder / name).mkdir(parents=True, exist_ok=True)
 
@@ -38,7 +44,7 @@ class Store:
 
     def owned(self, kind: str, owner: str) -> list[dict[str, Any]]:
         """All documents of an owner, newest first; `kind` is `file` or `batch`."""
-        own = [found for found in self._every(kind) if found["owner"] == owner]
+        own = [found for found in self._every(kind) if found["owner"] == owner and not _is_expired(found)]
         return sorted(own, key=lambda found: (found["created_at"], found["id"]), reverse=True)
 
     def all_batches(self) -> list[dict[str, Any]]:
@@ -49,11 +55,11 @@ class Store:
         """One document.
 
         Raises:
-            NotFoundError: it is not there, or belongs to somebody else.
+            NotFoundError: it is not there, or belongs to somebody else, or its time is over.
         """
         path = self._path(kind, name, ".json") if _ID.fullmatch(name) and name.startswith(kind) else None
         found = self._load(path) if path is not None else None
-        if found is None or found["owner"] != owner:
+        if found is None or found["owner"] != owner or _is_expired(found):
             raise NotFoundError(f"no {kind} {name[:64]!r} here", param=f"{kind}_id")
         return found
 
@@ -61,18 +67,33 @@ class Store:
         """Write a document; whoever reads sees the old one or the new one."""
         self._replace(self._path(kind, document["id"], ".json"), msgspec.json.encode(document))
 
-    def new(self, kind: str, document: dict[str, Any], owner: str) -> dict[str, Any]:
-        """A document with an id, an owner and a time; it is not written yet.
+    def add_batch(self, about: dict[str, Any], owner: str) -> dict[str, Any]:
+        """Keep a batch.
 
         Raises:
-            OverloadError: the store is full.
+            OverloadError: there are as many as there may be.
         """
-        folder = self._folder / ("files" if kind == "file" else "batches")
-        is_bounded = document.get("purpose") != "batch_output"
-        if is_bounded and sum(1 for _ in folder.glob("*.json")) >= self._max_files:
-            raise OverloadError(f"there are {self._max_files} {folder.name}; delete some", retry_after_s=60.0)
-        head = {"id": f"{kind}_{uuid.uuid4().hex}", "object": kind, "created_at": int(unix_s())}
-        return {**head, **document, "owner": owner}
+        with self._filling:
+            self._check_room("batch", owner, 0)
+            made = _new("batch", about, owner)
+            self.put("batch", made)
+        return made
+
+    def delete_batch(self, name: str) -> None:
+        """Forget a batch that `get` has found and that has ended; its results are files of their own."""
+        self.drop_lines(name)
+        self._path("batch", name, ".json").unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Delete what is expired: results, and batches that ended long ago."""
+        for kind, delete in (("file", self.delete_file), ("batch", self.delete_batch)):
+            for found in self._every(kind):
+                if _is_expired(found):
+                    delete(found["id"])
+
+    def end_of_results(self) -> int:
+        """Unix seconds until which results that are made now are kept."""
+        return int(unix_s() + self._config.result_days * 86_400)
 
     # ---- contents ----
 
@@ -80,12 +101,21 @@ class Store:
         """Keep a file.
 
         Raises:
-            OverloadError: the store is full; results always find room.
+            OverloadError: the store is full, or the owner's part of it; results always find room.
         """
-        about = {"bytes": len(content), "filename": name, "purpose": purpose, "status": "processed"}
-        made = self.new("file", about, owner)
-        self._replace(self._path("file", made["id"], ".data"), content)
-        self.put("file", made)
+        about: dict[str, Any] = {
+            "bytes": len(content),
+            "filename": name,
+            "purpose": purpose,
+            "status": "processed",
+            "expires_at": self.end_of_results() if purpose == "batch_output" else None,
+        }
+        with self._filling:
+            if purpose != "batch_output":
+                self._check_room("file", owner, len(content))
+            made = _new("file", about, owner)
+            self._replace(self._path("file", made["id"], ".data"), content)
+            self.put("file", made)
         return made
 
     def content(self, name: str) -> bytes:
@@ -120,6 +150,28 @@ class Store:
         for suffix in (".out", ".err"):
             self._path("batch", name, suffix).unlink(missing_ok=True)
 
+    # ---- inside ----
+
+    def _check_room(self, kind: str, owner: str, num_bytes: int) -> None:
+        """Refuse what exceeds the bounds of all, or the owner's part; a server without keys has one owner."""
+        config, found = self._config, self._every(kind)
+        own = [document for document in found if document["owner"] == owner]
+        part = config.key_share if owner else 1.0
+        for documents, share, whose in ((own, part, "this key"), (found, 1.0, "this server")):
+            most = max(1, int(config.max_files * share))
+            if len(documents) >= most:
+                what = "files" if kind == "file" else "batches"
+                raise OverloadError(
+                    f"{whose} has {len(documents)} {what}, limit {most}; delete some", retry_after_s=60.0
+                )
+            held, most = sum(d.get("bytes", 0) for d in documents), int(config.max_bytes * share)
+            if held + num_bytes > most:
+                raise OverloadError(
+                    f"files of {whose} have {held} bytes and {num_bytes} more came, limit {most}; "
+                    "delete some",
+                    retry_after_s=60.0,
+                )
+
     def _path(self, kind: str, name: str, suffix: str) -> Path:
         return self._folder / ("files" if kind == "file" else "batches") / f"{name}{suffix}"
 
@@ -144,3 +196,14 @@ class Store:
             out.flush()
             os.fsync(out.fileno())
         part.replace(path)
+
+
+def _new(kind: str, about: dict[str, Any], owner: str) -> dict[str, Any]:
+    head = {"id": f"{kind}_{uuid.uuid4().hex}", "object": kind, "created_at": int(unix_s())}
+    return {**head, **about, "owner": owner}
+
+
+def _is_expired(document: dict[str, Any]) -> bool:
+    """Whether its time is over; a batch has one only when it has ended."""
+    end = document.get("expires_at")
+    return end is not None and document.get("status") not in OPEN and end <= unix_s()

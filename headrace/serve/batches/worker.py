@@ -1,14 +1,15 @@
 """Answers the lines of batches, a few at a time, through the application's own routes.
 
-A line is answered as if it had come over HTTP: same checks, same answer. Its requests belong to a tenant of
-the batch's owner that is last in every line. What is overloaded is tried again; what is answered is written
-down before it counts. A batch that the end of the server interrupts goes on at the next start.
+A line is answered as if it had come over HTTP: same checks, same answer. Its requests belong to the batch's
+owner and run in the background: they share the owner's limits and wait for them. What is overloaded is tried
+again; what is answered is written down before it counts. A batch that the end of the server interrupts goes
+on at the next start.
 """
 
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any, cast
 
 import msgspec
@@ -18,35 +19,39 @@ from headrace.base.clock import unix_s
 from headrace.base.config import BatchConfig
 from headrace.base.terms import Tenant, Terms, set_caller
 from headrace.serve.batches.lines import Line, read_line
-from headrace.serve.batches.store import Store
+from headrace.serve.batches.store import OPEN, Store
 from headrace.serve.faults import error_body, unexpected
 
-OPEN = ("validating", "in_progress", "finalizing", "cancelling")
 AGAIN = frozenset({408, 429, 503})
 AGAIN_S = 1.0
 MOST_OUTAGES = 10
 """Answers that say the engine is gone, after which a line fails: it may be what ends the engine."""
-LAST = 1_000_000
-"""The priority of batches, the lowest there is."""
+SWEEP_S = 3600.0
+"""Between two looks for what is expired."""
 
 
 class Worker:
-    """Runs batches, one after the other.
+    """Runs the batches of each owner one after the other, those of several owners side by side.
 
     Args:
         app: the application without its gate.
         store: where batches lie.
         config: how many lines at a time.
+        tenant_of: an owner's share and limits, as they are now.
     """
 
-    def __init__(self, app: ASGIApp, store: Store, config: BatchConfig) -> None:
+    def __init__(
+        self, app: ASGIApp, store: Store, config: BatchConfig, tenant_of: Callable[[str], Tenant]
+    ) -> None:
         self._app = app
+        self._tenant_of = tenant_of
         self.store = store
         self.config = config
         self._news = asyncio.Event()
         self._saving = asyncio.Lock()
         self._cancelled: set[str] = set()
         self._task: asyncio.Task[None] | None = None
+        self._owners: dict[str, asyncio.Task[None]] = {}
 
     def wake(self) -> None:
         """There may be something to do; starts the worker."""
@@ -54,10 +59,24 @@ class Worker:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
-    def cancel(self, name: str) -> None:
-        """The batch is to end: lines that are being answered still count, others do not start."""
-        self._cancelled.add(name)
+    async def cancel(self, name: str, owner: str) -> dict[str, Any]:
+        """The batch is to end: lines that are being answered still count, others do not start.
+
+        Returns:
+            The batch as it is on the disk then; one that has ended stays as it is.
+
+        Raises:
+            NotFoundError: there is no such batch of this owner.
+        """
+        async with self._saving:
+            found = await asyncio.to_thread(self.store.get, "batch", name, owner)
+            if found["status"] in OPEN:
+                self._cancelled.add(name)
+                if found["status"] != "cancelling":
+                    found |= {"status": "cancelling", "cancelling_at": int(unix_s())}
+                    await asyncio.to_thread(self.store.put, "batch", found)
         self.wake()
+        return found
 
     async def close(self) -> None:
         """Stop; lines that are being answered are aborted and come again at the next start."""
@@ -66,12 +85,35 @@ class Worker:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        while True:
-            self._news.clear()
-            for batch in await asyncio.to_thread(self.store.all_batches):
-                if batch["status"] in OPEN:
-                    await self._try_batch(batch)
-            await self._news.wait()
+        try:
+            while True:
+                self._news.clear()
+                await asyncio.to_thread(self.store.sweep)
+                for batch in await asyncio.to_thread(self.store.all_batches):
+                    if batch["status"] in OPEN and batch["owner"] not in self._owners:
+                        self._start(batch["owner"])
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(SWEEP_S):  # `wait_for` may swallow what `close` says
+                        await self._news.wait()
+        finally:
+            left = list(self._owners.values())
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    def _start(self, owner: str) -> None:
+        def is_over(_: asyncio.Task[None]) -> None:
+            del self._owners[owner]
+            self._news.set()  # a batch may have come since it last looked
+
+        task = self._owners[owner] = asyncio.create_task(self._run_owner(owner))
+        task.add_done_callback(is_over)
+
+    async def _run_owner(self, owner: str) -> None:
+        """Run the batches of an owner that are there now, oldest first."""
+        for batch in await asyncio.to_thread(self.store.all_batches):
+            if batch["owner"] == owner and batch["status"] in OPEN:
+                await self._try_batch(batch)
 
     async def _try_batch(self, batch: dict[str, Any]) -> None:
         """Run a batch; one that cannot go on (its file is gone, the disk is full) fails, and others run."""
@@ -81,13 +123,14 @@ class Worker:
             problem = {"code": "failed", "message": f"the batch cannot go on: {error}"[:300], "line": None}
             batch |= {"status": "failed", "failed_at": int(unix_s())}
             batch["errors"] = {"object": "list", "data": [problem | {"param": None}]}
+            batch["expires_at"] = self.store.end_of_results()
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(self.store.put, "batch", batch)
 
     async def _run_batch(self, batch: dict[str, Any]) -> None:
         name, owner = batch["id"], batch["owner"]
         most = self.config.max_lines_running
-        set_caller(Terms(tenant=Tenant(name=f"batches of {owner!r}", priority=LAST, max_running=most)))
+        set_caller(Terms(tenant=self._tenant_of(owner), is_background=True))
         done = await asyncio.to_thread(self._done, name)
         lines = await asyncio.to_thread(self._lines, batch["input_file_id"])
         if batch["status"] != "cancelling":
@@ -143,7 +186,7 @@ class Worker:
             await asyncio.sleep(AGAIN_S)
 
     async def _finish(self, batch: dict[str, Any], done: dict[str, bool]) -> None:
-        name, now = batch["id"], int(unix_s())
+        name = batch["id"]
         for suffix, field in ((".out", "output_file_id"), (".err", "error_file_id")):
             lines = await asyncio.to_thread(self.store.done_lines, name, suffix)
             if lines and not batch[field]:
@@ -151,19 +194,22 @@ class Worker:
                 label, owner = f"{name}{suffix}.jsonl", batch["owner"]
                 made = await asyncio.to_thread(self.store.add_file, data, label, "batch_output", owner)
                 batch[field] = made["id"]
-        end = "cancelled" if name in self._cancelled else "completed"
-        batch |= {"status": end, f"{end}_at": now, "finalizing_at": batch["finalizing_at"] or now}
-        await self._save(batch, done)
+        await self._save(batch, done, is_over=True)
         await asyncio.to_thread(self.store.drop_lines, name)
         self._cancelled.discard(name)
 
-    async def _save(self, batch: dict[str, Any], done: dict[str, bool]) -> None:
-        good = sum(done.values())
-        counts = batch["request_counts"]
-        batch["request_counts"] = {**counts, "completed": good, "failed": len(done) - good}
-        if batch["id"] in self._cancelled and batch["status"] == "in_progress":
-            batch |= {"status": "cancelling", "cancelling_at": int(unix_s())}
-        async with self._saving:  # lines end together: the last word must be the latest
+    async def _save(self, batch: dict[str, Any], done: dict[str, bool], *, is_over: bool = False) -> None:
+        async with self._saving:  # lines end together, cancels come between: the last word must be the latest
+            good, now = sum(done.values()), int(unix_s())
+            counts = batch["request_counts"]
+            batch["request_counts"] = {**counts, "completed": good, "failed": len(done) - good}
+            is_cancelled = batch["id"] in self._cancelled
+            if is_cancelled and batch["status"] == "in_progress":
+                batch |= {"status": "cancelling", "cancelling_at": now}
+            if is_over:
+                end = "cancelled" if is_cancelled else "completed"
+                batch |= {"status": end, f"{end}_at": now, "finalizing_at": batch["finalizing_at"] or now}
+                batch["expires_at"] = self.store.end_of_results()
             await asyncio.to_thread(self.store.put, "batch", dict(batch))
 
     def _done(self, name: str) -> dict[str, bool]:

@@ -15,6 +15,7 @@ class FileAnswer(BaseModel):
     filename: str
     purpose: str
     status: str
+    expires_at: int | None
 
 
 class FileList(BaseModel):
@@ -23,6 +24,8 @@ class FileList(BaseModel):
     object: Literal["list"]
     data: list[FileAnswer]
     has_more: bool
+    first_id: str | None
+    last_id: str | None
 
 
 class FileDeleted(BaseModel):
@@ -55,6 +58,14 @@ class BatchAnswer(BaseModel):
     expires_at: int | None
     request_counts: dict[str, int]
     metadata: dict[str, str] | None
+
+
+class BatchDeleted(BaseModel):
+    """A batch that is gone."""
+
+    id: str
+    object: Literal["batch"]
+    deleted: bool
 
 
 class BatchList(BaseModel):

@@ -4,6 +4,7 @@ import base64
 import binascii
 import math
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.base.clock import now_s
@@ -11,6 +12,7 @@ from headrace.base.errors import HeadraceError, RequestError
 from headrace.base.terms import Tenant, Terms, set_caller
 from headrace.serve.faults import fault_response
 from headrace.serve.front.keys import Keys
+from headrace.serve.limits import discard_body
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
 TIMEOUT_HEADER = b"x-request-timeout"
@@ -42,6 +44,7 @@ class Gate:
             try:
                 set_caller(self._terms(scope))
             except HeadraceError as fault:
+                await discard_body(Request(scope, receive))
                 await fault_response(fault, scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)

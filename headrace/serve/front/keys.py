@@ -105,6 +105,10 @@ class Keys:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def tenant(self, name: str) -> Tenant:
+        """Share and limits of the key of that name; none for one that is gone, and without keys."""
+        return next((tenant for _, tenant in self._entries if tenant.name == name), Tenant(name=name))
+
     def find(self, given: bytes) -> Tenant | None:
         """Whom a key stands for; None: it is not one of these.
 

@@ -7,11 +7,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.base.clock import unix_s
+from headrace.base.errors import RequestError
 from headrace.base.terms import caller_terms
 from headrace.serve.batches.lines import check_lines
-from headrace.serve.batches.worker import OPEN, Worker
-from headrace.serve.described.batches import BatchAnswer, BatchList
-from headrace.serve.endpoint import READS, About, Endpoint
+from headrace.serve.batches.listing import BATCHES_QUERY, cut, read_page
+from headrace.serve.batches.store import OPEN
+from headrace.serve.batches.worker import Worker
+from headrace.serve.described.batches import BatchAnswer, BatchDeleted, BatchList
+from headrace.serve.endpoint import ASKS, READS, About, Endpoint
 from headrace.serve.faults import json_response
 from headrace.serve.limits import read_json
 from headrace.serve.routes.files import shown
@@ -35,10 +38,9 @@ async def create(request: Request) -> Response:
 
 async def list_batches(request: Request) -> Response:
     """Batches of this key, newest first."""
-    store = served(request).batch_worker.store
-    found = [shown(b) for b in await asyncio.to_thread(store.owned, "batch", caller_terms().tenant.name)]
-    ends = {"first_id": found[0]["id"] if found else None, "last_id": found[-1]["id"] if found else None}
-    return json_response({"object": "list", "data": found, "has_more": False, **ends})
+    store, page = served(request).batch_worker.store, read_page(request, BATCHES_QUERY)
+    found = await asyncio.to_thread(store.owned, "batch", caller_terms().tenant.name)
+    return json_response(cut([shown(b) for b in found], page))
 
 
 async def get_batch(request: Request) -> Response:
@@ -48,11 +50,20 @@ async def get_batch(request: Request) -> Response:
 
 async def cancel(request: Request) -> Response:
     """End a batch; what is answered stays."""
-    worker, found = served(request).batch_worker, await _found(request)
-    if found["status"] in OPEN:
-        worker.cancel(found["id"])
-        found |= {"status": "cancelling", "cancelling_at": int(unix_s())}
+    worker = served(request).batch_worker
+    found = await worker.cancel(request.path_params["name"], caller_terms().tenant.name)
     return json_response(shown(found))
+
+
+async def delete(request: Request) -> Response:
+    """Forget a batch that has ended; its files stay."""
+    found = await _found(request)
+    if found["status"] in OPEN:
+        raise RequestError(
+            f"the batch is {found['status']}; cancel it, and delete it when it has ended", param="batch_id"
+        )
+    await asyncio.to_thread(served(request).batch_worker.store.delete_batch, found["id"])
+    return json_response({"id": found["id"], "object": "batch", "deleted": True})
 
 
 def _make(worker: Worker, body: BatchBody, owner: str) -> dict[str, Any]:
@@ -72,10 +83,8 @@ def _make(worker: Worker, body: BatchBody, owner: str) -> dict[str, Any]:
         "metadata": body.metadata,
     }
     if problems:
-        about["failed_at"] = int(unix_s())
-    made = store.new("batch", about, owner)
-    store.put("batch", made)
-    return made
+        about |= {"failed_at": int(unix_s()), "expires_at": store.end_of_results()}
+    return store.add_batch(about, owner)
 
 
 async def _found(request: Request) -> dict[str, Any]:
@@ -87,7 +96,10 @@ ROUTES = (
     Endpoint(
         "/v1/batches", create, "POST", About(body=BatchBody, answer=BatchAnswer, errors=(*READS, 429, 503))
     ),
-    Endpoint("/v1/batches", list_batches, "GET", About(answer=BatchList)),
+    Endpoint(
+        "/v1/batches", list_batches, "GET", About(answer=BatchList, query=BATCHES_QUERY, errors=(400, *ASKS))
+    ),
     Endpoint("/v1/batches/{name}", get_batch, "GET", About(answer=BatchAnswer)),
+    Endpoint("/v1/batches/{name}", delete, "DELETE", About(answer=BatchDeleted, errors=(400, *ASKS))),
     Endpoint("/v1/batches/{name}/cancel", cancel, "POST", About(answer=BatchAnswer)),
 )

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.base.errors import RequestError
+from headrace.base.errors import AbortedError
 from headrace.engine.outputs import EmbeddingResult
 from headrace.serve.described.choices import EmbeddingAnswer
 from headrace.serve.endpoint import GENERATES, About, Endpoint
-from headrace.serve.faults import json_response
+from headrace.serve.faults import CancelledRequestError, DrainingError, json_response
 from headrace.serve.limits import read_json
 from headrace.serve.schema.completion import Prompt
 from headrace.serve.schema.embedding import EmbeddingBody
 from headrace.serve.schema.sampling import validate
+from headrace.serve.schema.support import renamed
 from headrace.serve.state import Served, new_id, served
 from headrace.serve.stream import while_connected
 
@@ -57,6 +58,7 @@ class Embedding:
 
     def __init__(self, state: Served, body: EmbeddingBody, name: str) -> None:
         self.name = name
+        self._state = state
         self._llm = state.llm
         self._running = state.running
         self._body = body
@@ -88,7 +90,7 @@ class Embedding:
         body = self._body
         name = f"{self.name}-{number}"
         try:
-            with self._running.entered(self.name, name):
+            with renamed({"prompt": "input"}), self._running.entered(self.name, name):
                 output = await self._llm.embed(
                     prompt,
                     self._kind,
@@ -96,10 +98,10 @@ class Embedding:
                     salt=body.cache_salt or "",
                     priority=body.priority or 0,
                 )
-        except RequestError as error:
-            if error.param == "prompt":
-                error.param = "input"
-            raise
+        except AbortedError as error:
+            if self._state.draining:
+                raise DrainingError("the server is stopping and has cut the request") from error
+            raise CancelledRequestError("the request was cancelled before its answer was complete") from error
         return EmbeddingResult.of(output, normalize=body.normalize is not False)
 
 

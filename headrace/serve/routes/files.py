@@ -9,8 +9,9 @@ from starlette.responses import Response
 from headrace.base.errors import RequestError
 from headrace.base.terms import caller_terms
 from headrace.serve.batches.form import read_form
+from headrace.serve.batches.listing import FILES_QUERY, cut, read_page
 from headrace.serve.described.batches import FileAnswer, FileDeleted, FileList
-from headrace.serve.endpoint import READS, About, Endpoint
+from headrace.serve.endpoint import ASKS, READS, About, Endpoint
 from headrace.serve.faults import json_response
 from headrace.serve.limits import read_body
 from headrace.serve.state import served
@@ -22,17 +23,20 @@ async def upload(request: Request) -> Response:
     body = await read_body(request, worker.config.max_file_bytes)
     kind = request.headers.get("content-type", "")
     fields, name, content = await asyncio.to_thread(read_form, kind, body)
-    if fields.get("purpose") != "batch":
+    if fields.pop("purpose", None) != "batch":
         raise RequestError("purpose must be batch: files serve batches only", param="purpose")
+    if fields:
+        unknown = min(fields)
+        raise RequestError(f"unknown field {unknown!r}; the form has purpose and file", param=unknown)
     owner = caller_terms().tenant.name
     return json_response(shown(await asyncio.to_thread(worker.store.add_file, content, name, "batch", owner)))
 
 
 async def list_files(request: Request) -> Response:
     """Files of this key, newest first."""
-    store = served(request).batch_worker.store
+    store, page = served(request).batch_worker.store, read_page(request, FILES_QUERY)
     found = await asyncio.to_thread(store.owned, "file", caller_terms().tenant.name)
-    return json_response({"object": "list", "data": [shown(f) for f in found], "has_more": False})
+    return json_response(cut([shown(f) for f in found], page))
 
 
 async def get_file(request: Request) -> Response:
@@ -66,7 +70,7 @@ def shown(document: dict[str, Any]) -> dict[str, Any]:
 
 ROUTES = (
     Endpoint("/v1/files", upload, "POST", About(answer=FileAnswer, errors=(*READS, 429))),
-    Endpoint("/v1/files", list_files, "GET", About(answer=FileList)),
+    Endpoint("/v1/files", list_files, "GET", About(answer=FileList, query=FILES_QUERY, errors=(400, *ASKS))),
     Endpoint("/v1/files/{name}", get_file, "GET", About(answer=FileAnswer)),
     Endpoint("/v1/files/{name}", delete, "DELETE", About(answer=FileDeleted)),
     Endpoint("/v1/files/{name}/content", get_content, "GET", About(media_type="application/jsonl")),

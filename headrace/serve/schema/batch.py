@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from headrace.serve.schema.sampling import StrictBody
+from headrace.serve.schema.support import StrictBody
 
 
 class BatchBody(StrictBody):

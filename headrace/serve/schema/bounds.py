@@ -4,7 +4,7 @@ A validator reports every problem it finds; a body of a million wrong items woul
 seconds. So what it looks into is measured first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from headrace.base.errors import RequestError
@@ -37,8 +37,8 @@ TEXT_LIMITS: Mapping[str, int] = dict.fromkeys(
 )
 
 
-def check_bounds(body: Mapping[str, Any]) -> None:
-    """Measure a body.
+def check_bounds(body: Mapping[str, Any], counted_by_hand: Collection[str] = ()) -> None:
+    """Measure a body, but for the lists named in `counted_by_hand`.
 
     Raises:
         RequestError: something has more entries or characters than its limit; `param` names it.
@@ -46,7 +46,7 @@ def check_bounds(body: Mapping[str, Any]) -> None:
     _check_keys("the body", body)
     for name, limit in LIST_LIMITS.items():
         value = body.get(name)
-        if isinstance(value, (list, dict)):
+        if isinstance(value, (list, dict)) and name not in counted_by_hand:
             _check_count(name, len(cast("Sequence[Any]", value)), limit, "entries")
     for name, limit in TEXT_LIMITS.items():
         value = body.get(name)
@@ -55,7 +55,7 @@ def check_bounds(body: Mapping[str, Any]) -> None:
     _check_keys("stream_options", body.get("stream_options"))
     for name in ("messages", "input"):
         messages = body.get(name)
-        if isinstance(messages, list):
+        if isinstance(messages, list) and name not in counted_by_hand:
             _check_messages(name, cast("list[Any]", messages))
 
 

@@ -8,7 +8,8 @@ from headrace.base.errors import RequestError
 from headrace.base.request import SamplingParams
 from headrace.engine.chat.prompt import ChatOptions
 from headrace.host.text.tools.definitions import read_use
-from headrace.serve.schema.sampling import SamplingBody, StrictBody
+from headrace.serve.schema.sampling import SamplingBody
+from headrace.serve.schema.support import StrictBody
 
 RESERVED = frozenset(
     {

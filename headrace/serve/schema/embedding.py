@@ -1,7 +1,7 @@
 """`/v1/embeddings`: the request body, and vectors as the answer spells them."""
 
 import base64
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from headrace.base.errors import RequestError
 from headrace.base.tasks import Pooling, pooling_of
 from headrace.serve.schema.completion import AnyPrompts, Prompt, token_ids
-from headrace.serve.schema.sampling import StrictBody, needs
+from headrace.serve.schema.sampling import needs
+from headrace.serve.schema.support import StrictBody
 
 MAX_INPUTS = 2048
 """OpenAI's limit on the inputs of one request."""
@@ -19,6 +20,7 @@ class EmbeddingBody(StrictBody):
     """Body of `/v1/embeddings`. `input` is checked by `inputs`, item by item, after its length."""
 
     model_config = needs("input")
+    counted_by_hand: ClassVar[frozenset[str]] = frozenset({"input"})
 
     model: str | None = None
     input: AnyPrompts = None

@@ -7,8 +7,7 @@ import msgspec
 from pydantic import Discriminator, Field, Tag
 
 from headrace.base.errors import RequestError
-from headrace.serve.schema.sampling import StrictBody
-from headrace.serve.schema.support import content_kind
+from headrace.serve.schema.support import StrictBody, content_kind
 
 CacheHint = dict[str, Any] | None
 """`cache_control`: a hint; every prefix is cached here anyway."""

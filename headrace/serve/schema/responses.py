@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from headrace.base.errors import RequestError
-from headrace.serve.schema.sampling import StrictBody
-from headrace.serve.schema.support import content_kind
+from headrace.serve.schema.support import StrictBody, content_kind
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"] | None
 

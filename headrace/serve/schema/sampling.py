@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from headrace.base.errors import RequestError
 from headrace.base.request import SamplingParams
 from headrace.base.tasks import BeamSearch
 from headrace.serve.schema.bounds import check_bounds
 from headrace.serve.schema.structured import ResponseFormat, StructuredOutputs, check_renamed, one_grammar
-from headrace.serve.schema.support import drop_neutral, to_request_error
+from headrace.serve.schema.support import StrictBody, drop_neutral, to_request_error
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=StrictBody)
 
 _COPIED = (
     "temperature",
@@ -37,12 +37,6 @@ _COPIED = (
     "truncate_prompt_tokens",
 )
 _LISTS = ("allowed_token_ids", "stop_token_ids", "bad_words")
-
-
-class StrictBody(BaseModel):
-    """A body whose types are not converted and whose unknown fields are refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=(), hide_input_in_errors=True)
 
 
 def needs(name: str) -> ConfigDict:
@@ -183,7 +177,7 @@ def validate(
     Raises:
         RequestError: a field is unknown, unsupported, of a wrong type, or a list is longer than its limit.
     """
-    check_bounds(body)
+    check_bounds(body, model.counted_by_hand)
     check_renamed(body)
     kept = drop_neutral(body, neutral or {})
     if kept.get("stream_options") is not None and kept.get("stream") is not True:

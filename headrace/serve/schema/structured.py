@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from headrace.base.errors import RequestError
 from headrace.base.grammar import PARAM, WHITESPACE, Grammar
+from headrace.serve.schema.support import StrictBody
 
 RENAMED: Mapping[str, str] = {
     "guided_json": 'structured_outputs: {"json": …}',
@@ -19,11 +20,7 @@ RENAMED: Mapping[str, str] = {
 """Fields that older clients send, and what says the same now."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=(), hide_input_in_errors=True)
-
-
-class JsonSchemaFormat(_Strict):
+class JsonSchemaFormat(StrictBody):
     """`response_format.json_schema`; the schema is enforced whatever `strict` says."""
 
     name: str = Field(max_length=256)
@@ -32,7 +29,7 @@ class JsonSchemaFormat(_Strict):
     strict: bool | None = None
 
 
-class ResponseFormat(_Strict):
+class ResponseFormat(StrictBody):
     """`response_format`."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -59,7 +56,7 @@ class ResponseFormat(_Strict):
         return Grammar.json(self.json_schema.schema_)
 
 
-class StructuredOutputs(_Strict):
+class StructuredOutputs(StrictBody):
     """`structured_outputs`: exactly one constraint, and what JSON may have between its parts."""
 
     json_: str | bool | dict[str, Any] | None = Field(None, alias="json")

@@ -8,9 +8,9 @@ ignored.
 import difflib
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from headrace.base.errors import RequestError
 
@@ -88,6 +88,14 @@ RESPONSES_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
 """Documented fields that name the caller or hint at caching: accepted, they change no answer."""
+
+
+class StrictBody(BaseModel):
+    """A body whose types are not converted and whose unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=(), hide_input_in_errors=True)
+    counted_by_hand: ClassVar[frozenset[str]] = frozenset()
+    """Fields that `bounds` leaves alone: the model looks at no more of them than it may."""
 
 
 def content_kind(value: object) -> str:

@@ -6,7 +6,7 @@ from pydantic import FailFast
 
 from headrace.base.errors import RequestError
 from headrace.serve.schema.chat import Message
-from headrace.serve.schema.sampling import StrictBody
+from headrace.serve.schema.support import StrictBody
 
 
 class TokenizeBody(StrictBody):
