@@ -16,7 +16,7 @@ def request(name: str, length: int, max_tokens: int, terms: Terms) -> Request:
 
 def test_requests_run_in_the_next_step_whatever_the_background_holds_and_all_answers_are_their_own():
     subject = rig()
-    core = subject.core(slots=4, num_blocks=12, block_size=8, budget=64)
+    core = subject.core(slots=4, num_blocks=17, block_size=8, budget=64)
     lines = [request(f"line-{i}", 20, 12, LATER) for i in range(6)]
     drive = Drive(core)
     for line in lines:

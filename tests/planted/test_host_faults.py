@@ -262,7 +262,7 @@ def fork_before_the_prompt_is_computed(patch):
         return real(seq, ledger)
 
     patch.setattr(entrance, "shortcut", shortcut)
-    patch.setattr(WaitQueue, "park", lambda self, seq, leader, now_s: self.push(seq, now_s))
+    patch.setattr(WaitQueue, "_join_or_park", WaitQueue._join)
 
 
 @fault
