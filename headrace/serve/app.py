@@ -54,7 +54,8 @@ def build_app(llm: AsyncLLM, config: EngineConfig) -> tuple[ASGIApp, Served]:
     app.state.feed = Feed(state, with_ids=len(keys) < 2)
     if config.batch.dir is not None:
         store = Store(Path(config.batch.dir), config.batch)
-        state.batches = Worker(app, store, config.batch, keys.tenant)
+        counted = Recorder(app, [state.metrics.count_tokens], with_body=False)
+        state.batches = Worker(counted, store, config.batch, keys.tenant)
     return _fronted(app, state, config, keys), state
 
 

@@ -179,6 +179,10 @@ class ServerMetrics:
         handler = record.path if record.path in paths else "other"
         method = record.method if record.method in _METHODS else "other"
         self.http.labels(method, handler, str(record.status)).inc()
+        self.count_tokens(record)
+
+    def count_tokens(self, record: Record) -> None:
+        """Count the tokens of a request for its key."""
         answered = record.answered
         if answered.request_id:
             self.key_tokens.labels(record.key, "prompt").inc(answered.prompt_tokens)

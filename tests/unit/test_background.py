@@ -259,3 +259,35 @@ def test_the_longest_wait_is_for_those_whom_somebody_waits_for():
         where.step()
         assert where.scheduler.expire() == ()
     where.verify()
+
+
+def test_who_had_batches_answered_is_not_behind_others_for_it():
+    where = world(max_num_seqs=1)
+    for i in range(20):
+        ask(where, f"line-{i}", later("night"))
+    where.run()
+    for i in range(4):
+        ask(where, f"day-{i}", terms("day"))
+        ask(where, f"night-{i}", terms("night"))
+    where.run()
+    order = sorted((n for n in where.times if not n.startswith("line")), key=lambda n: where.times[n][0])
+    assert sum(name.startswith("night") for name in order[:4]) == 2
+    where.verify()
+
+
+def test_the_background_takes_no_room_that_its_tenants_own_request_waits_for():
+    """What is left of the share is too little for the request, and enough for the line."""
+    where = world(num_blocks=100)
+    owner = {"kv_share": 0.2}  # 20 blocks
+    ask(where, "first", terms("o", **owner), 40, 12)  # 13 blocks
+    where.step()
+    ask(where, "now", terms("o", **owner), 40, 12)
+    ask(where, "line", later("o", **owner), 8, 4)
+    ask(where, "other", later("p"), 8, 4)
+    while "first" not in where.last:
+        where.step()
+        assert "line" not in running(where, background=True)
+    assert "other" in where.last
+    where.run()
+    assert where.timing("line").first_scheduled_s >= where.timing("now").first_scheduled_s
+    where.verify()

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from headrace.base.clock import unix_s
 from headrace.base.config import BatchConfig
-from headrace.base.terms import Tenant, Terms, set_caller
+from headrace.base.terms import Tenant, Terms, caller_terms, set_caller
 from headrace.serve.batches.lines import Line, read_line
 from headrace.serve.batches.store import OPEN, Store
 from headrace.serve.faults import error_body, unexpected
@@ -232,7 +232,7 @@ def was_cut(body: Any) -> bool:
 
 
 async def call(app: ASGIApp, path: str, body: bytes) -> tuple[int, bytes]:
-    """POST a JSON body to a route of the application, without a connection.
+    """POST a JSON body to a route of the application, without a connection, for whom the task works for.
 
     Returns:
         Status and body of the answer.
@@ -267,6 +267,7 @@ async def call(app: ASGIApp, path: str, body: bytes) -> tuple[int, bytes]:
         "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())],
         "server": None,
         "client": None,
+        "state": {"tenant": caller_terms().tenant.name},
     }
     await app(scope, receive, send)
     return status, b"".join(chunks)
