@@ -125,6 +125,18 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculateConfig:
+    """Several tokens for one reading of the weights."""
+
+    method: str = setting(
+        "off",
+        "guess the next tokens and check several in a step, which changes no answer: off, auto, ngram or "
+        "suffix, and after a comma depth=K for K guesses in every row instead of as many as pay",
+        flag="speculate",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeConfig:
     """The HTTP server."""
 
@@ -211,6 +223,7 @@ class EngineConfig:
     device: DeviceConfig = field(default_factory=DeviceConfig)
     kv: KVConfig = field(default_factory=KVConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    speculate: SpeculateConfig = field(default_factory=SpeculateConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
     access: AccessConfig = field(default_factory=AccessConfig)
     watch: WatchConfig = field(default_factory=WatchConfig)

@@ -10,7 +10,7 @@ from typing import Any, cast
 from headrace.base.errors import RequestError
 from headrace.base.grammar import PARAM, Grammar
 from headrace.base.ids import AdapterId, RequestId
-from headrace.base.tasks import BeamSearch, Pooling
+from headrace.base.tasks import BeamSearch, Pooling, Speculation
 from headrace.base.terms import Terms
 
 MAX_LOGPROBS = 20
@@ -112,6 +112,8 @@ class SamplingParams:
     """What the answer must look like, from its first token on; the end tokens come when it is complete."""
     beams: BeamSearch | None = None
     """Find the most likely answers instead of drawing; `n` of them, best first. Nothing else shapes them."""
+    speculate: str | None = None
+    """How to draft this answer, as in the setting `speculate`; None: as the engine does. Changes no token."""
 
     def __post_init__(self) -> None:
         """Bring values into the declared types, then check every range."""
@@ -131,6 +133,8 @@ class SamplingParams:
         self._check_counts()
         if self.structured is not None:
             self._check_structured()
+        if self.speculate is not None:
+            Speculation.parse(_text("speculate", self.speculate))
         if self.beams is not None:
             self._check_beams(self.beams)
 
@@ -236,6 +240,12 @@ def _whole(name: str, value: Any) -> int:
 
 def _whole_or_none(name: str, value: Any) -> int | None:
     return None if value is None else _whole(name, value)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise RequestError(f"{name} must be a text, got {value!r:.80}", param=name)
+    return value
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:

@@ -73,6 +73,8 @@ class Row:
     """(table index, block) replaced after copy-on-write."""
     sample: bool = True
     """Draw a token after the last one (false for a chunk that does not reach the end)."""
+    max_drafts: int = 0
+    """Most drafts to propose after what is drawn, for the next row."""
     wants: Wants = Wants.NOTHING
 
     def __post_init__(self) -> None:
@@ -87,7 +89,7 @@ class StepMasks(Protocol):
     """The tokens that rows may draw; made while the step computes, and taken when it draws."""
 
     slots: tuple[SlotId, ...]
-    """The slots that have a mask, each once."""
+    """The slot of each mask. A slot whose row checks drafts has one for each token that the row draws."""
 
     def take(self) -> memoryview:
         """Wait for the masks.
@@ -145,6 +147,10 @@ class RowResult(NamedTuple):
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     num_drafts: int = 0
     """Drafts proposed for the next step."""
+    num_judged: int = 0
+    """Drafts proposed before that can be compared with the tokens, checked by the row or not."""
+    num_agreed: int = 0
+    """Those of them that agree, up to the first that does not."""
     error: str | None = None
     """The row failed (NaN logits ...); the sequence ends with an error, others go on."""
     pooled: bytes = b""
@@ -175,6 +181,8 @@ class SequenceTiming:
     """Prompt tokens computed (not cached), recomputation included."""
     waits: tuple[tuple[str, float], ...] = ()
     """(reason, seconds) spent waiting; the values of `WaitReason` in `host/sched/sequence`."""
+    num_drafts_checked: int = 0
+    num_drafts_accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a request can want besides an answer that is drawn token by token."""
+"""What a request can want besides an answer that is drawn token by token, and how its tokens are drafted."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -6,6 +6,12 @@ from enum import Enum
 from headrace.base.errors import RequestError
 
 MAX_BEAM_WIDTH = 64
+OFF = "off"
+AUTO = "auto"
+MAX_DEPTH = 16
+"""Most drafts of a row; later ones are hardly ever accepted."""
+_NOT_BUILT = ("draft", "early-exit", "medusa", "eagle")
+_FORM = "METHOD or METHOD,depth=K, such as ngram or suffix,depth=4"
 
 
 class Pooling(Enum):
@@ -60,3 +66,80 @@ class BeamSearch:
             raise RequestError(
                 f"length_penalty must be in [-8, 8], got {self.length_penalty}", param="length_penalty"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """A method of drafting and a depth.
+
+    Text is never changed by it: a draft counts only when it is the token that is drawn anyway.
+    """
+
+    method: str = OFF
+    """`off`, `auto` (all methods that cost next to nothing), or the name of a proposer."""
+    depth: int | None = None
+    """Drafts of every row; None: chosen for each row and step by what is measured."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is drafted."""
+        return self.method != OFF
+
+    @classmethod
+    def parse(cls, text: str) -> "Speculation":
+        """Read the form `METHOD[,depth=K]`; which methods there are is not known here.
+
+        Raises:
+            RequestError: another form, a depth out of range, or a method that is not built.
+        """
+        method, _, rest = text.partition(",")
+        name = method.partition("=")[0]
+        if name in _NOT_BUILT:
+            raise RequestError(
+                f"speculate: the method {name!r} is not built yet; take auto, ngram or suffix",
+                param="speculate",
+            )
+        if not method or not method.isascii() or "=" in method:
+            raise RequestError(f"speculate must be {_FORM}, got {text!r:.80}", param="speculate")
+        if not rest:
+            return cls(method)
+        key, _, value = rest.partition("=")
+        if key != "depth" or not (value.isascii() and value.isdigit() and len(value) <= 4):
+            raise RequestError(f"speculate must be {_FORM}, got {text!r:.80}", param="speculate")
+        if not 1 <= int(value) <= MAX_DEPTH:
+            raise RequestError(
+                f"speculate: depth must be in [1, {MAX_DEPTH}], got {value}; off drafts nothing",
+                param="speculate",
+            )
+        if method == OFF:
+            raise RequestError("speculate: off has no depth; leave it out", param="speculate")
+        return cls(method, int(value))
+
+    def within(self, offered: "Speculation") -> "Speculation":
+        """This wish of a request, where `offered` is what the engine was started with.
+
+        Raises:
+            RequestError: the engine does not have the method, or drafts less deep.
+        """
+        if not self.is_on:
+            return self
+        if not offered.is_on:
+            raise RequestError(
+                f"speculate: {self.method} was asked for, but speculation is off here; start with "
+                f"--speculate auto, or leave it out",
+                param="speculate",
+            )
+        if offered.method not in (AUTO, self.method):
+            raise RequestError(
+                f"speculate: {self.method} was asked for, but only {offered.method} runs here; start with "
+                f"--speculate auto, or ask for {offered.method} or off",
+                param="speculate",
+            )
+        if offered.depth is not None and (self.depth or 0) > offered.depth:
+            raise RequestError(
+                f"speculate: depth must be at most {offered.depth} here, got {self.depth}", param="speculate"
+            )
+        return Speculation(self.method, self.depth or offered.depth)
+
+
+NO_SPECULATION = Speculation()

@@ -15,6 +15,7 @@ from headrace.base.clock import now_s
 from headrace.base.config import DeviceConfig, EngineConfig, ScheduleConfig
 from headrace.base.registry import Registry
 from headrace.base.request import SamplingParams
+from headrace.base.tasks import AUTO, MAX_DEPTH, Speculation
 from headrace.compute.device.kinds.cpu import memory
 from headrace.compute.device.limits import machine_limits
 from headrace.compute.models.load import LoadedModel, load_model
@@ -24,6 +25,8 @@ from headrace.compute.runner.hidden import HiddenPass
 from headrace.compute.runner.runner import Runner, RunnerParts
 from headrace.compute.runner.state import DeviceState
 from headrace.compute.runner.work import Work
+from headrace.compute.spec.drafting import Drafting
+from headrace.compute.spec.proposer import PROPOSERS
 from headrace.compute.weights.catalogue import locate, packed_dir
 from headrace.compute.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.compute.weights.packed.cache import PackedCache
@@ -35,6 +38,7 @@ from headrace.engine.grammars.structured import Structured
 from headrace.engine.resolve import DeviceFacts, ModelFacts, Resolved, resolve
 from headrace.engine.text import NO_TEXT, Text, load_text
 from headrace.host.kv.ledger import KVLedger
+from headrace.host.sched.drafts.depth import Depth
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.scheduler import Scheduler
 from headrace.host.sched.view import BatchPolicy
@@ -304,6 +308,7 @@ def make_scheduler(resolved: Resolved, clock: Callable[[], float] = now_s) -> Sc
             max_background_seqs=min(config.batch.max_lines_running, resolved.max_num_seqs),
         ),
         clock,
+        Depth(resolved.speculation, resolved.max_step_drafts) if resolved.speculation.is_on else None,
     )
 
 
@@ -312,8 +317,10 @@ def make_runner(resolved: Resolved, model: LoadedModel, backend: Backend) -> Run
     limits = resolved.step_limits
     pool = backend.kv_pool(resolved.geometry, resolved.num_blocks)
     model.shift_keys(pool)
+    drafting = make_drafting(resolved.speculation)
+    max_drafts = 0 if drafting is None else MAX_DEPTH
     state = DeviceState(
-        resolved.max_num_seqs, resolved.max_model_len, limits.table_width, model.spec.vocab_size
+        resolved.max_num_seqs, resolved.max_model_len, limits.table_width, model.spec.vocab_size, max_drafts
     )
     measures = model.rope.kind != "static"
     each = replace(limits, max_logits=limits.max_tokens)  # a mean wants the hidden state of every token
@@ -326,13 +333,23 @@ def make_runner(resolved: Resolved, model: LoadedModel, backend: Backend) -> Run
             state=state,
             max_tokens=limits.max_tokens,
             max_logits=limits.max_logits,
+            max_drafts=max_drafts,
             slot_begins=model.rope.begin if measures else None,
             rope_rows=model.rope.rows if measures else None,
+            drafting=drafting,
             weight_bytes=model.weight_bytes,
             work=Work.of(model.spec),
         ),
         hidden,
     )
+
+
+def make_drafting(offered: Speculation) -> Drafting | None:
+    """The proposers that these settings ask for."""
+    if not offered.is_on:
+        return None
+    names = PROPOSERS.names() if offered.method == AUTO else (offered.method,)
+    return Drafting({name: PROPOSERS.get(name)() for name in names}, offered)
 
 
 def _name(asked: str, path: Path) -> str:

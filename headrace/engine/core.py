@@ -120,7 +120,7 @@ class EngineCore:
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute a planned step."""
-        return self.runner.run(self.structured.attach(plan))
+        return self.runner.run(self.structured.attach(plan, self.runner.drafts_held))
 
     def wait_s(self) -> float | None:
         """Seconds after which `step` may do more without any event; None: never."""
@@ -149,6 +149,8 @@ class EngineCore:
         counters |= self.structured.counts
         if self.meter is not None:
             counters |= self.meter.counters()
+        if self.scheduler.drafts.is_on:
+            counters |= self.scheduler.drafts.counts
         counters |= {f"finished_{reason.value}": counts[reason.value] for reason in FinishReason}
         counters |= {f"prefix_{outcome.value}": count for outcome, count in prefix.outcomes}
         gauges: dict[str, float] = {

@@ -53,7 +53,11 @@ class Frontend:
         resolved = opened.resolved
         self.opened = opened
         self.intake = Intake(
-            opened.text, resolved.model.vocab_size, resolved.max_model_len, resolved.config.model.seed
+            opened.text,
+            resolved.model.vocab_size,
+            resolved.max_model_len,
+            resolved.config.model.seed,
+            resolved.speculation,
         )
         self._client = client
         self._watch = Watch(client.beat, resolved.config.watch.stall_s)

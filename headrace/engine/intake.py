@@ -15,7 +15,7 @@ from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.grammar import PARAM
 from headrace.base.ids import RequestId
 from headrace.base.request import MAX_ID_LIST, Request, SamplingParams
-from headrace.base.tasks import BeamSearch, Pooling
+from headrace.base.tasks import NO_SPECULATION, BeamSearch, Pooling, Speculation
 from headrace.base.terms import Terms, caller_terms
 from headrace.compute.sampling.seeds import choice_seed, request_seed
 from headrace.engine.chat.prompt import DEFAULTS, ChatOptions, ChatPrompt, Messages, chat_prompt
@@ -64,13 +64,22 @@ class Intake:
         vocab_size: token ids are below it.
         max_model_len: most tokens of prompt and output.
         engine_seed: what the seeds of requests without one are derived from.
+        speculation: what the engine was started with.
     """
 
-    def __init__(self, text: Text, vocab_size: int, max_model_len: int, engine_seed: int) -> None:
+    def __init__(
+        self,
+        text: Text,
+        vocab_size: int,
+        max_model_len: int,
+        engine_seed: int,
+        speculation: Speculation = NO_SPECULATION,
+    ) -> None:
         self._text = text
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._engine_seed = engine_seed
+        self._speculation = speculation
         self._counter = count()
 
     def prepare(self, ask: Ask) -> Prepared:
@@ -211,6 +220,8 @@ class Intake:
         self._check_ids("stop_token_ids", params.stop_token_ids)
         if params.allowed_token_ids is not None:
             self._check_ids("allowed_token_ids", params.allowed_token_ids)
+        if params.speculate is not None:
+            Speculation.parse(params.speculate).within(self._speculation)
         words = self._bad_words(params)
         return replace(
             params,

@@ -267,6 +267,8 @@ class Answer:
             "steps": timing.num_steps,
             "prefill_tokens": timing.prefill_tokens,
             "preempted": num_preempted,
+            "draft_n": timing.num_drafts_checked,
+            "draft_n_accepted": timing.num_drafts_accepted,
             **{f"wait_{reason}_s": seconds for reason, seconds in timing.waits},
         }
         for name, value in sums.items():

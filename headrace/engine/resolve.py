@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from headrace.base.config import AccessConfig, EngineConfig
-from headrace.base.errors import ConfigError, ShapeError
+from headrace.base.errors import ConfigError, RequestError, ShapeError
+from headrace.base.tasks import AUTO, OFF, Speculation
 from headrace.compute.ops.api import KVGeometry, StepLimits
 from headrace.compute.ops.heads import check_head_size
+from headrace.compute.spec.proposer import PROPOSERS
 from headrace.engine.sizing import PoolPlan, StepShape, plan_pool
 
 DEFAULT_SEQS = 64
@@ -24,6 +26,8 @@ MIN_WATCH_S = 1.0
 MAX_STEP_TOKENS = 1 << 20
 REPORT_LOGITS = 64
 """Logits rows per pass for prompt log-probabilities (each is V floats)."""
+STEP_DRAFTS = 32
+"""Drafts of a step, all rows together; each is a row of logits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +100,16 @@ class Resolved:
         return geometry_of(self.config, self.model)
 
     @property
+    def speculation(self) -> Speculation:
+        """What applies to requests that ask for nothing else."""
+        return Speculation.parse(self.config.speculate.method)
+
+    @property
+    def max_step_drafts(self) -> int:
+        """Most drafts of a step."""
+        return STEP_DRAFTS if self.speculation.is_on else 0
+
+    @property
     def step_limits(self) -> StepLimits:
         """The largest step. Without chunked prefill a prompt runs whole, however long."""
         tokens = self.max_num_batched_tokens
@@ -104,7 +118,7 @@ class Resolved:
         return StepLimits(
             max_tokens=tokens,
             max_rows=self.max_num_seqs,
-            max_logits=max(self.max_num_seqs, min(REPORT_LOGITS, tokens)),
+            max_logits=_num_logits(self.max_num_seqs, tokens, self.max_step_drafts),
             table_width=-(-self.max_model_len // self.config.kv.block_size),
         )
 
@@ -228,7 +242,7 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
     )
     planned = weight_bytes + kv_bytes + step.working_bytes
     notes.add("memory, planned", None, f"{planned >> 20} MiB", parts)
-    limits = _limits(config, notes)
+    _note_speculation(config, notes)
     return Resolved(
         config=config,
         model=model,
@@ -238,7 +252,7 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
         max_num_batched_tokens=tokens,
         num_blocks=pool.num_blocks,
         kv_bytes=kv_bytes,
-        limits=limits,
+        limits=_limits(config, notes),
         backend=device.backend,
         isa=device.isa,
         settings=tuple(notes.settings),
@@ -248,13 +262,36 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
 def _step_shape(config: EngineConfig, model: ModelFacts, seqs: int, tokens: int, length: int) -> StepShape:
     return StepShape(
         tokens=tokens if config.schedule.chunked_prefill else max(tokens, length),
-        logits=max(seqs, min(REPORT_LOGITS, tokens)),
+        logits=_num_logits(seqs, tokens, STEP_DRAFTS if config.speculate.method != OFF else 0),
         slots=seqs,
         length=length,
         width=model.width,
         mlp_width=model.mlp_width,
         vocab_size=model.vocab_size,
     )
+
+
+def _num_logits(seqs: int, tokens: int, drafts: int) -> int:
+    """Rows of logits of a pass: a token and its drafts for everybody, or a piece of a reported prompt."""
+    return max(seqs + drafts, min(REPORT_LOGITS, tokens))
+
+
+def _note_speculation(config: EngineConfig, notes: _Notes) -> None:
+    asked = config.speculate.method
+    try:
+        found = Speculation.parse(asked)
+    except RequestError as error:
+        raise ConfigError(error.message, param="speculate.method") from error
+    known = (OFF, AUTO, *PROPOSERS.names())
+    if found.method not in known:
+        raise ConfigError(
+            f"speculate.method must be one of {', '.join(known)}, got {found.method!r}",
+            param="speculate.method",
+        )
+    reason = "asked for" if found.is_on else "the default"
+    if found.is_on and found.depth is None:
+        reason += "; each row checks as many drafts as pay by what is measured"
+    notes.add("speculate.method", asked, asked, reason)
 
 
 def _check_watch(config: EngineConfig) -> None:

@@ -49,10 +49,11 @@ class SimClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimCost:
-    """Seconds of a step: overhead, plus parts per decoding row, prefill token, and position looked at."""
+    """Seconds of a step: overhead, plus parts per decoding row, draft, prefill token, and position seen."""
 
     step_s: float = 0.0
     decode_row_s: float = 0.0
+    draft_s: float = 0.0
     prefill_token_s: float = 0.0
     context_token_s: float = 0.0
 
@@ -62,6 +63,7 @@ class SimCost:
         for row in rows:
             is_decode = row.count - row.num_drafts == 1 and row.sample
             total += self.decode_row_s if is_decode else self.prefill_token_s * row.count
+            total += self.draft_s * row.num_drafts
             total += self.context_token_s * (row.start + row.count)
         return total
 
@@ -84,7 +86,7 @@ class SimExecutor:
         num_blocks: blocks of the pool.
         block_size: positions of a block.
         vocab: token ids are drawn from [0, vocab).
-        num_drafts: drafts proposed after each drawn token.
+        num_drafts: most drafts proposed after a row; as many as the row asks for.
         draft_hits: share of drafts, in 1/256, that are the token that will be drawn.
         cost: virtual seconds of a step.
         clock: advanced by each step.
@@ -188,9 +190,11 @@ class SimExecutor:
             drawn.append(draw(slot.request, entries[: known + i], slot.num_output + i, self._vocab))
             if i == row.num_drafts or slot.drafts[i] != drawn[-1]:
                 break
+        judged = min(len(drawn), len(slot.drafts))
+        agreed = next((i for i in range(judged) if slot.drafts[i] != drawn[i]), judged)
         slot.tokens += drawn
         slot.num_output += len(drawn)
-        slot.drafts = self._propose(slot)
+        slot.drafts = self._propose(slot, min(self._num_drafts, row.max_drafts))
         logprobs: tuple[TokenLogprobs, ...] = ()
         if isinstance(slot.request.task, BeamSearch):
             logprobs = (offers(slot.request, entries[:known], drawn[0], self._vocab),)
@@ -203,15 +207,17 @@ class SimExecutor:
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             num_drafts=len(slot.drafts),
+            num_judged=judged,
+            num_agreed=agreed,
         )
 
-    def _propose(self, slot: _Slot) -> list[int]:
+    def _propose(self, slot: _Slot, count: int) -> list[int]:
         """Drafts that are right about as often as `draft_hits` says, chosen by a digest."""
         drafts: list[int] = []
-        if self._num_drafts == 0:
+        if count == 0:
             return drafts
         entries = fold(slot.request, slot.tokens)
-        for i in range(self._num_drafts):
+        for i in range(count):
             token = draw(slot.request, entries, slot.num_output + i, self._vocab)
             is_right = _digest(*entries[-1:], 7, i) % 256 < self.draft_hits
             drafts.append(token if is_right else (token + 1) % self._vocab)

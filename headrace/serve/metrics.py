@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from headrace.base.clock import now_s
 from headrace.base.metrics import e2el_s, itls_s, tpot_s, ttft_s
+from headrace.base.tasks import MAX_DEPTH
 from headrace.engine.cost.meter import PHASES
 from headrace.engine.outputs import EngineStats, RequestOutput
 from headrace.serve.front.record import Answered, Record, current_answered
@@ -56,6 +57,13 @@ _COUNTERS: Mapping[str, tuple[str, str]] = {
     "headrace_grammar_cache_hits": ("grammar_cache_hits", "Requests whose grammar was ready, or known bad."),
     "headrace_grammar_compilation_time_seconds": ("grammar_compile_seconds", "Seconds of compilation."),
     "headrace_grammar_mask_seconds": ("grammar_mask_seconds", "Seconds spent on masks of tokens."),
+    "headrace_spec_decode_num_drafts": ("draft_rows", "Rows that checked drafts."),
+    "headrace_spec_decode_num_draft_tokens": ("drafts_checked", "Drafts that were checked."),
+    "headrace_spec_decode_num_accepted_tokens": (
+        "drafts_accepted",
+        "Drafts that were accepted; the acceptance length is 1 + this / num_drafts.",
+    ),
+    "headrace_spec_decode_num_proposed_tokens": ("drafts_proposed", "Drafts that were made, checked or not."),
     "headrace_numeric_errors": ("numeric_errors", "Sequences that ended because of NaN or infinite logits."),
 }
 _PHASED: Mapping[str, tuple[str, str]] = {
@@ -113,10 +121,31 @@ class EngineCollector(Collector):
         for name, (key, text) in _GAUGES.items():
             if key in self.latest.gauges:
                 yield GaugeMetricFamily(name, text, value=self.latest.gauges[key])
+        yield from _draft_metrics(self.latest.counters)
         total = self.latest.gauges.get("blocks_total", 0.0)
         if total:
             used = self.latest.gauges.get("blocks_held", 0.0) / total
             yield GaugeMetricFamily("headrace_kv_cache_usage_perc", "Share of KV blocks held, 0 to 1.", used)
+
+
+def _draft_metrics(counters: Mapping[str, float]) -> Iterable[Metric]:
+    """Accepted drafts by their place in the row, and what checking them has gained; nothing without drafts."""
+    if "drafts_checked" not in counters:
+        return
+    by_place = CounterMetricFamily(
+        "headrace_spec_decode_num_accepted_tokens_per_pos",
+        "Drafts that were accepted, by their place in the row.",
+        labels=["position"],
+    )
+    for place in range(MAX_DEPTH):
+        by_place.add_metric([str(place)], counters.get(f"drafts_accepted_{place}", 0.0))
+    yield by_place
+    seconds = counters.get("draft_step_seconds", 0.0)
+    yield GaugeMetricFamily(
+        "headrace_spec_decode_speedup",
+        "Estimated seconds of plain steps for the tokens of steps with drafts, over the seconds they took.",
+        counters["draft_plain_seconds"] / seconds if seconds else 1.0,
+    )
 
 
 class ServerMetrics:

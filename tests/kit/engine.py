@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from safetensors.numpy import save_file
 
-from headrace.base.config import EngineConfig, KVConfig, ModelConfig, ScheduleConfig
+from headrace.base.config import EngineConfig, KVConfig, ModelConfig, ScheduleConfig, SpeculateConfig
 from headrace.base.grammar import Grammar
 from headrace.base.request import FinishReason, Request, SamplingParams
 from headrace.base.tasks import Pooling
@@ -166,6 +166,7 @@ class Rig:
                 dynamic_size=2,
                 dynamic_window_ms=0.0,
             ),
+            speculate=SpeculateConfig(method=shape.speculate),
         )
         device = DeviceFacts(
             backend=self.name,
@@ -205,6 +206,7 @@ class Shape:
     budget: int = 512
     chunked: bool = True
     dtype: str = "f32"
+    speculate: str = "off"
 
 
 @cache

@@ -9,10 +9,11 @@ from headrace.base.ids import AdapterId, RequestId
 from headrace.base.registry import Registry
 from headrace.base.request import FinishReason, Request, SamplingParams
 from headrace.base.step import Delta, SequenceTiming, StepResult, TokenLogprobs
-from headrace.base.tasks import BeamSearch, Pooling
+from headrace.base.tasks import BeamSearch, Pooling, Speculation
 from headrace.base.terms import Tenant, Terms
 from headrace.engine.sim import SimClock, SimCost, SimExecutor, fold, logprob, pooled, solo
 from headrace.host.kv.ledger import KVLedger
+from headrace.host.sched.drafts.depth import Depth
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.scheduler import Scheduler
 from headrace.host.sched.view import BatchPolicy
@@ -48,6 +49,7 @@ class World:
     cost: SimCost = field(default_factory=lambda: SimCost(step_s=0.01))
     limits: ScheduleLimits = field(default_factory=lambda: ScheduleLimits(max_num_seqs=4))
     settings: dict = field(default_factory=dict)
+    drafts: Depth | None = None
 
     def __post_init__(self):
         self.clock = SimClock()
@@ -61,7 +63,10 @@ class World:
             clock=self.clock,
         )
         policy = make_policy(self.policy, **self.settings)
-        self.scheduler = Scheduler(self.ledger, policy, self.limits, self.clock.now_s)
+        drafts = self.drafts
+        if drafts is None and self.num_drafts:
+            drafts = Depth(Speculation("scripted", self.num_drafts), 1000)
+        self.scheduler = Scheduler(self.ledger, policy, self.limits, self.clock.now_s, drafts)
         self.requests: dict[str, Request] = {}
         self.tokens: defaultdict[str, tuple[int, ...]] = defaultdict(tuple)
         self.prompt_logprobs: defaultdict[str, tuple[TokenLogprobs, ...]] = defaultdict(tuple)

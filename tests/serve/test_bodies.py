@@ -198,6 +198,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "prompt_logprobs": (1, 1),
     "skip_special_tokens": (False, False),
     "truncate_prompt_tokens": (3, 3),
+    "speculate": ("off", "off"),
 }
 ELSEWHERE = {
     *(

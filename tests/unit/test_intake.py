@@ -4,6 +4,7 @@ import pytest
 
 from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.request import SamplingParams
+from headrace.base.tasks import Speculation
 from headrace.engine.intake import Ask, Intake
 from headrace.engine.text import NO_TEXT
 from tests.kit.scripted import text_of
@@ -187,3 +188,15 @@ def test_a_model_without_tokenizer_takes_ids_only():
 
 def test_special_tokens_in_raw_prompts_are_read_as_such():
     assert prepare("<|im_start|>a").prompt_ids == (261, 97)
+
+
+def test_a_request_is_drafted_only_as_the_engine_can():
+    offered = Intake(text_of(), VOCAB, LIMIT, 7, Speculation.parse("ngram,depth=4"))
+    for wish in ("off", "ngram", "ngram,depth=2"):
+        assert prepare([5], offered, speculate=wish).requests[0].sampling.speculate == wish
+    for wish, says in (("suffix", "only ngram runs here"), ("ngram,depth=5", "at most 4 here, got 5")):
+        with pytest.raises(RequestError, match=says) as caught:
+            prepare([5], offered, speculate=wish)
+        assert caught.value.param == "speculate"
+    with pytest.raises(RequestError, match="speculation is off here"):
+        prepare([5], speculate="ngram")

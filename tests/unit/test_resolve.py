@@ -5,8 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.base.config import DeviceConfig, EngineConfig, KVConfig, ModelConfig, ScheduleConfig
+from headrace.base.config import (
+    DeviceConfig,
+    EngineConfig,
+    KVConfig,
+    ModelConfig,
+    ScheduleConfig,
+    SpeculateConfig,
+)
 from headrace.base.errors import ConfigError
+from headrace.base.tasks import Speculation
 from headrace.engine.resolve import DeviceFacts, ModelFacts, geometry_of, resolve
 from headrace.engine.sizing import WORKING_BYTES
 
@@ -33,6 +41,7 @@ DEVICE = DeviceFacts(
 
 def config(**sections) -> EngineConfig:
     kinds = {"model": ModelConfig, "device": DeviceConfig, "kv": KVConfig, "schedule": ScheduleConfig}
+    kinds["speculate"] = SpeculateConfig
     return EngineConfig(**{name: kinds[name](**values) for name, values in sections.items()})
 
 
@@ -172,3 +181,26 @@ def test_large_steps_take_memory_from_the_pool_and_what_cannot_fit_says_what_wou
     enough = int(re.search(r"process (\d+) bytes", caught.value.message)[1])
     roomy = replace(memory, memory_bytes=enough + (64 << 20))
     assert resolve(config(schedule={"max_num_batched_tokens": 16384}), model, roomy).num_blocks >= 1
+
+
+def test_speculation_is_off_unless_asked_for_and_takes_rows_of_logits():
+    off, on = resolve(config(), MODEL, DEVICE), resolve(config(speculate={"method": "auto"}), MODEL, DEVICE)
+    assert (off.speculation, off.max_step_drafts) == (Speculation(), 0)
+    assert (on.speculation, on.max_step_drafts) == (Speculation("auto"), 32)
+    assert on.step_limits.max_logits == off.step_limits.max_logits + 32
+    assert resolve(on.pinned(), MODEL, DEVICE).speculation == on.speculation
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        ("lookahead", "must be one of off, auto, ngram, suffix, got 'lookahead'"),
+        ("eagle=head.safetensors", "'eagle' is not built yet; take auto, ngram or suffix"),
+        ("ngram,depth=99", r"depth must be in \[1, 16\], got 99"),
+        ("ngram,5", "must be METHOD or METHOD,depth=K"),
+    ],
+)
+def test_methods_that_there_are_not_are_refused_by_name(method, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        resolve(config(speculate={"method": method}), MODEL, DEVICE)
+    assert caught.value.param == "speculate.method"

@@ -13,6 +13,7 @@ from headrace.compute.runner.inputs import Inputs, logit_rows
 from headrace.compute.runner.passes import Piece, passes
 from headrace.compute.runner.runner import Runner, RunnerParts
 from headrace.compute.runner.state import DeviceState
+from tests.kit.drafts import scripted
 
 VOCAB = 16
 
@@ -177,8 +178,10 @@ def test_drafts_are_kept_up_to_the_first_wrong_one(wrong_at):
             drafts[wrong_at] = (drafts[wrong_at] + 1) % VOCAB
         return drafts
 
-    runner = make_runner(Counting(), propose=propose, max_drafts=3)
-    result = runner.run(StepPlan(step=1, begins=(begin(0, ids, logprobs=1),), rows=(row(0, 0, 2),)))
+    runner = make_runner(Counting(), drafting=scripted(propose), max_drafts=3)
+    result = runner.run(
+        StepPlan(step=1, begins=(begin(0, ids, logprobs=1),), rows=(row(0, 0, 2, max_drafts=9),))
+    )
     known = ids + list(result.rows[0].tokens)
     assert result.rows[0].num_drafts == 3
     result = runner.run(StepPlan(step=2, rows=(row(0, 2, 4, num_drafts=3),)))
@@ -191,21 +194,80 @@ def test_drafted_and_plain_runs_draw_the_same_tokens(temperature):
     sampling = {"temperature": temperature, "seed": 9, "frequency_penalty": 1.5, "min_tokens": 4}
 
     def run(propose, max_drafts):
-        runner = make_runner(Counting(), propose=propose, max_drafts=max_drafts)
+        drafting = None if propose is None else scripted(propose)
+        runner = make_runner(Counting(), drafting=drafting, max_drafts=max_drafts)
         ids, step = [3, 1], 0
-        result = runner.run(StepPlan(step=0, begins=(begin(0, ids, **sampling),), rows=(row(0, 0, 2),))).rows[
-            0
-        ]
+        first = row(0, 0, 2, max_drafts=max_drafts)
+        result = runner.run(StepPlan(step=0, begins=(begin(0, ids, **sampling),), rows=(first,))).rows[0]
         ids += result.tokens
         while len(ids) < 24:
             step += 1
             drafts = result.num_drafts
-            plan = StepPlan(step=step, rows=(row(0, len(ids) - 1, 1 + drafts, num_drafts=drafts),))
-            result = runner.run(plan).rows[0]
+            again = row(0, len(ids) - 1, 1 + drafts, num_drafts=drafts, max_drafts=max_drafts)
+            result = runner.run(StepPlan(step=step, rows=(again,))).rows[0]
+            assert result.num_judged >= result.num_agreed == len(result.tokens) - 1 or drafts == 0
             ids += result.tokens
         return ids[:24]
 
     assert run(lambda known: truth(known, 2), 2) == run(None, 0)
+
+
+def test_an_error_after_accepted_drafts_is_that_of_the_next_row():
+    """Without drafts the tokens before it come first, and so they do with drafts."""
+    ids = [3, 1]
+    right = truth(ids, 6)
+    bad = right[4]
+    assert bad not in (*ids, *right[:4])
+
+    def run(drafting, max_drafts):
+        runner = make_runner(Counting(nan_token=bad), drafting=drafting, max_drafts=max_drafts)
+        known, start, step, drafts = list(ids), 0, 0, 0
+        while True:
+            count = len(known) - start + drafts
+            here = row(0, start, count, num_drafts=drafts, max_drafts=max_drafts)
+            begins = () if step else (begin(0, ids),)
+            (result,) = runner.run(StepPlan(step=step, begins=begins, rows=(here,))).rows
+            if result.error is not None:
+                return known, result.error
+            known += result.tokens
+            start, step, drafts = len(known) - 1, step + 1, result.num_drafts
+
+    assert run(scripted(lambda known: truth(known, 4)), 4) == run(None, 0)
+
+
+def test_a_row_cannot_check_more_drafts_than_its_slot_holds():
+    runner = make_runner(Counting(), drafting=scripted(lambda known: [1, 2]), max_drafts=3)
+    start = StepPlan(step=1, begins=(begin(0, [3, 1]),), rows=(row(0, 0, 2, max_drafts=3),))
+    assert runner.run(start).rows[0].num_drafts == 2
+    with pytest.raises(ValueError, match="slot 0 is to check 3 drafts and holds 2"):
+        runner.run(StepPlan(step=2, rows=(row(0, 2, 4, num_drafts=3),)))
+
+
+def test_drafts_that_no_row_checks_are_compared_and_the_step_stays_plain():
+    """SP-6: nothing but the proposer's own time is added to a step that checks no drafts."""
+    seen = []
+
+    def propose(known):
+        seen.append(list(known))
+        return [*truth(known, 1), (truth(known, 2)[1] + 1) % VOCAB]
+
+    runner = make_runner(Counting(), drafting=scripted(propose), max_drafts=3)
+    ids = [3, 1]
+    ids += runner.run(StepPlan(step=1, begins=(begin(0, ids),), rows=(row(0, 0, 2),))).rows[0].tokens
+    for step, wanted in enumerate((0, 3, 0, 0, 3, 1)):  # asked for at times: then all tokens are known
+        short = SimpleNamespace(count=0)
+        finish = runner._decode.finish
+        runner._decode.finish = lambda *a, f=finish, s=short: (setattr(s, "count", 1), f(*a))[1]
+        plan = StepPlan(step=step, rows=(row(0, len(ids) - 1, 1, max_drafts=wanted),))
+        (result,) = runner.run(plan).rows
+        runner._decode.finish = finish
+        assert short.count == 1
+        held = bool(step) and bool((0, 3, 0, 0, 3, 1)[step - 1])
+        assert (result.num_judged, result.num_agreed) == (held, held)
+        assert result.num_drafts == min(wanted, 2)
+        ids += result.tokens
+    assert ids == [3, 1, *truth([3, 1], 7)]
+    assert seen == [ids[:5], ids[:8], ids[:9]]
 
 
 def test_broken_logits_end_their_row_only():

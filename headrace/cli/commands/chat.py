@@ -11,7 +11,7 @@ from headrace.cli.settings import Gathered, with_settings
 from headrace.engine.outputs import RequestOutput
 
 
-@with_settings("model", "device", "kv", "schedule", without=("model.model", "model.seed"))
+@with_settings("model", "device", "kv", "schedule", "speculate", without=("model.model", "model.seed"))
 def command(
     model: Annotated[
         str | None,

@@ -11,7 +11,7 @@ from headrace.cli.settings import Gathered, with_settings
 from headrace.engine.outputs import RequestOutput
 
 
-@with_settings("model", "device", "kv", "schedule", without=("model.model", "model.seed"))
+@with_settings("model", "device", "kv", "schedule", "speculate", without=("model.model", "model.seed"))
 def command(  # noqa: PLR0913 - one parameter per flag
     model: Annotated[str, typer.Argument(help="Catalogue name, .gguf file, checkpoint directory or hub id.")],
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads standard input.")],

@@ -87,7 +87,8 @@ class Draws:
         for i in range(piece.draws):
             at = first + i
             if errors[at]:
-                outcome.error = error_text(errors[at])
+                if not i:  # else it is the error of the next row, which begins here
+                    outcome.error = error_text(errors[at])
                 return
             outcome.tokens.append(tokens[at])
             if wants >= 0:

@@ -1,6 +1,6 @@
 """The runner: `run(StepPlan) -> StepResult`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.base.clock import now_s
@@ -14,9 +14,7 @@ from headrace.compute.runner.mover import apply
 from headrace.compute.runner.passes import passes
 from headrace.compute.runner.state import DeviceState
 from headrace.compute.runner.work import Work
-
-Propose = Callable[[Sequence[int]], Sequence[int]]
-"""Drafts for the tokens after a sequence; at most the runner's `max_drafts` of them count."""
+from headrace.compute.spec.drafting import Drafting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +33,7 @@ class RunnerParts:
     max_drafts: int = 0
     slot_begins: Callable[[int, int], None] | None = None
     rope_rows: RopeRows | None = None
-    propose: Propose | None = None
+    drafting: Drafting | None = None
     weight_bytes: int = 0
     work: Work | None = None
     """What a step computes, for `StepResult.operations`; None: not counted."""
@@ -66,6 +64,11 @@ class Runner:
         geometry = parts.pool.geometry
         self._token_bytes = geometry.block_bytes // geometry.block_size
 
+    @property
+    def drafts_held(self) -> Mapping[int, Sequence[int]]:
+        """By slot, the drafts that its next row may check."""
+        return {} if self._parts.drafting is None else self._parts.drafting.held
+
     def run(self, plan: StepPlan) -> StepResult:
         """Do what the plan says: ends, begins, moves, rows.
 
@@ -77,10 +80,12 @@ class Runner:
         """
         began_s = now_s()
         self._prepare(plan)
-        if self._parts.propose is None and plan.rows:
+        if plan.rows:
             context = self._decode.prepare(plan.rows)
             if context is not None:
                 results = self._decode.finish(plan.rows, self._parts.program.run(context))
+                if self._parts.drafting is not None:
+                    self._draft(self._parts.drafting, plan.rows, results)
                 return self._result(plan, results, began_s, *self._cost(context, self._decode.num_keys))
         return self._run_in_passes(plan, began_s)
 
@@ -89,6 +94,8 @@ class Runner:
         self._decode.forget()
         for row in plan.rows:
             self._state.update(row)
+            if row.num_drafts:
+                self._put_drafts(row)
         pooled = [row for row in plan.rows if row.wants and row.wants & Wants.HIDDEN]
         rows = [row for row in plan.rows if not row.wants & Wants.HIDDEN] if pooled else plan.rows
         outcomes = [Outcome() for _ in rows]
@@ -104,6 +111,8 @@ class Runner:
             read, done = self._cost(context, int(context.key_len.sum()))
             bytes_read, operations = bytes_read + read, operations + done
         results = [self._close(row, out) for row, out in zip(rows, outcomes, strict=True)]
+        if self._parts.drafting is not None:
+            self._draft(self._parts.drafting, rows, results)
         if pooled:
             made, read, done = self._run_hidden(pooled)
             bytes_read, operations = bytes_read + read, operations + done
@@ -144,10 +153,15 @@ class Runner:
         state = self._state
         if plan.ends or plan.begins:
             self._decode.forget()
+        drafting = self._parts.drafting
         for slot in plan.ends:
             state.end(int(slot))
+            if drafting is not None:
+                drafting.end(int(slot))
         for begin in plan.begins:
             state.begin(begin)
+            if drafting is not None:
+                drafting.begin(int(begin.slot), begin.request)
             if self._hidden is not None:
                 self._hidden.begin(begin)
             if self._parts.slot_begins is not None:
@@ -155,26 +169,47 @@ class Runner:
         apply(plan.moves, self._parts.pool)
 
     def _close(self, row: Row, outcome: Outcome) -> RowResult:
-        """Take drawn tokens into the slot and ask for drafts."""
+        """Take drawn tokens into the slot."""
         if outcome.error is not None:
             return RowResult(slot=row.slot, lease=row.lease, error=outcome.error)
-        slot, num_drafts = int(row.slot), 0
         if row.sample:
-            self._state.append(slot, outcome.tokens)
-            num_drafts = self._propose(slot)
+            self._state.append(int(row.slot), outcome.tokens)
         return RowResult(
             slot=row.slot,
             lease=row.lease,
             tokens=tuple(outcome.tokens),
             logprobs=tuple(outcome.logprobs),
             prompt_logprobs=tuple(outcome.prompt_logprobs),
-            num_drafts=num_drafts,
         )
 
-    def _propose(self, slot: int) -> int:
-        if self._parts.propose is None or self._state.sampling.has_mask(slot):
-            return 0  # masks of the places after drafts are not made
-        known = self._state.tokens[slot, : self._state.num_tokens[slot]].tolist()
-        drafts = list(self._parts.propose(known))[: self._parts.max_drafts]
-        self._state.draft(slot, drafts)
-        return len(drafts)
+    def _put_drafts(self, row: Row) -> None:
+        """Write the drafts that a row checks behind its sequence.
+
+        Raises:
+            ValueError: the slot holds fewer.
+        """
+        drafting, slot = self._parts.drafting, int(row.slot)
+        held = [] if drafting is None else drafting.held.get(slot, [])
+        if row.num_drafts > min(len(held), self._parts.max_drafts):
+            raise ValueError(f"slot {slot} is to check {row.num_drafts} drafts and holds {len(held)}")
+        self._state.draft(slot, held[: row.num_drafts])
+
+    def _draft(self, drafting: Drafting, rows: Sequence[Row], results: list[RowResult]) -> None:
+        """Compare the drafts that slots held with what was drawn, and propose new ones."""
+        state, wanted, places = self._state, list[tuple[int, int]](), list[int]()
+        for i, (row, result) in enumerate(zip(rows, results, strict=True)):
+            slot = int(row.slot)
+            if not result.tokens or not (row.max_drafts or slot in drafting.held):
+                continue
+            judged, agreed = drafting.agree(slot, result.tokens)
+            results[i] = result._replace(num_judged=judged, num_agreed=agreed)
+            if not row.max_drafts:
+                continue
+            if not drafting.grow(slot, row.start + row.count - row.num_drafts, result.tokens):
+                self._decode.forget()  # writes what was drawn to the slots
+                drafting.know(slot, state.tokens[slot, : state.num_tokens[slot]].tolist())
+            wanted.append((slot, min(row.max_drafts, self._parts.max_drafts)))
+            places.append(i)
+        if wanted:
+            for i, count in zip(places, drafting.propose(wanted), strict=True):
+                results[i] = results[i]._replace(num_drafts=count)

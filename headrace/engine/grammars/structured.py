@@ -4,7 +4,7 @@ A matcher follows the tokens that were committed, whatever steps they came in: a
 back goes on with its own.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 
@@ -19,6 +19,8 @@ from headrace.host.grammar.cache import MatcherCache
 from headrace.host.grammar.compiler import Compiler, GrammarVocabulary
 from headrace.host.grammar.masks import MaskMaker
 from headrace.host.grammar.matcher import Matcher
+
+NO_DRAFTS: Mapping[int, Sequence[int]] = {}
 
 
 class Structured:
@@ -89,8 +91,13 @@ class Structured:
         """These requests were queued."""
         self._by_request.update(zip((r.request_id for r in requests), matchers, strict=True))
 
-    def attach(self, plan: StepPlan) -> StepPlan:
-        """The plan with the masks of its rows, which are made from now on."""
+    def attach(self, plan: StepPlan, drafts: Mapping[int, Sequence[int]] = NO_DRAFTS) -> StepPlan:
+        """The plan with the masks of its rows, which are made from now on.
+
+        Args:
+            plan: the plan.
+            drafts: by slot, those that the runner holds.
+        """
         if not self._by_request and not self._by_slot:
             return plan
         for slot in plan.ends:
@@ -99,12 +106,14 @@ class Structured:
             matcher = self._by_request.get(begin.request.request_id)
             if matcher is not None:
                 self._by_slot[begin.slot] = matcher
-        slots = [row.slot for row in plan.rows if row.sample and row.slot in self._by_slot]
-        if not slots:
+        rows = [row for row in plan.rows if row.sample and row.slot in self._by_slot]
+        if not rows:
             return plan
+        slots = [row.slot for row in rows]
         if self._masks is None:
             self._masks = MaskMaker(self.prepare().compiler.vocabulary.words, self._threads)
-        return replace(plan, masks=self._masks.start(slots, [self._by_slot[slot] for slot in slots]))
+        along = [drafts.get(row.slot, ())[: row.num_drafts] for row in rows]
+        return replace(plan, masks=self._masks.start(slots, [self._by_slot[slot] for slot in slots], along))
 
     def settle(self, deltas: Iterable[Delta]) -> tuple[Delta, ...]:
         """Follow what was committed; an error says what the grammar's was."""

@@ -1,6 +1,6 @@
 """The invariants that span scheduler, queue and ledger, checked from scratch."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from headrace.base.errors import InvariantError
 from headrace.base.ids import RequestId
@@ -15,11 +15,14 @@ from headrace.host.sched.sequence import Sequence, SequenceState, WaitReason
 def check_sequences(
     sequences: Mapping[RequestId, Sequence], queue: WaitQueue, roster: Roster, ledger: KVLedger
 ) -> None:
-    """Everybody waits or runs, and holds blocks only while running.
+    """Ledger, queue and roster are sound; everybody waits or runs, and holds blocks only while running.
 
     Raises:
         InvariantError: names the sequence.
     """
+    ledger.check()
+    queue.check()
+    roster.check()
     for name, seq in sequences.items():
         is_running = seq.state is SequenceState.RUNNING
         if seq.state is SequenceState.FINISHED or is_running != ledger.is_open(name):
@@ -46,12 +49,17 @@ def _check_accounts(sequences: Mapping[RequestId, Sequence]) -> None:
             raise InvariantError(f"the account of {account.tenant.name!r} counts wrong")
 
 
-def check_batch(batch: Batch, roster: Roster, ledger: KVLedger, limits: ScheduleLimits) -> None:
-    """The step keeps the token budget, has one row per slot, and writes no shared or published block.
+def check_batches(batches: Iterable[Batch], roster: Roster, ledger: KVLedger, limits: ScheduleLimits) -> None:
+    """Each step keeps the token budget, has one row per slot, and writes no shared or published block.
 
     Raises:
         InvariantError: names the step or the block.
     """
+    for batch in batches:
+        _check_batch(batch, roster, ledger, limits)
+
+
+def _check_batch(batch: Batch, roster: Roster, ledger: KVLedger, limits: ScheduleLimits) -> None:
     rows = batch.rows.values()
     total, budget = sum(r.count for r in rows), limits.max_num_batched_tokens
     is_alone = len(rows) == 1 and not limits.chunked_prefill

@@ -21,6 +21,7 @@ class Batch:
     begins: list[SlotBegin] = field(default_factory=list[SlotBegin])
     moves: list[BlockMove] = field(default_factory=list[BlockMove])
     num_decodes: int = 0
+    num_drafts: int = 0
     prefill_tokens: int = 0
     num_preempted: int = 0
     """Sequences that lost their blocks for those of this step, without the background."""
@@ -45,6 +46,7 @@ class Batch:
             new_blocks=() if begin else grant.new_blocks,
             swapped=() if begin else grant.swapped,
             sample=seq.draws and count >= missing,
+            max_drafts=seq.max_drafts if count >= missing else 0,
             wants=_wants(seq, count),
         )
         self.rows[seq.lease] = row
@@ -57,6 +59,7 @@ class Batch:
         else:
             self.prefill_tokens += count
             seq.life.prefill_tokens += count
+        self.num_drafts += row.num_drafts
         self.left -= count
         seq.num_computed = row.start + count
         seq.pending += int(row.sample and not seq.is_beam)
@@ -75,6 +78,7 @@ class Batch:
             count=1,
             new_blocks=grant.new_blocks,
             swapped=grant.swapped,
+            max_drafts=seq.max_drafts,
             wants=_wants(seq, 1) if wants_prompt else Wants.NOTHING,
         )
         self.owners[lease] = seq.request_id

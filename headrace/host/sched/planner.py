@@ -7,10 +7,12 @@ Some row is found in every step in which a sequence could run: the best-ranked r
 its blocks (everybody else can be preempted, and alone it fits the pool, or it would not have been let in).
 """
 
+from headrace.base.step import StepResult
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched.allot import all_decode, allot
 from headrace.host.sched.batch import Batch
 from headrace.host.sched.cost import StepCost
+from headrace.host.sched.drafts.depth import Depth
 from headrace.host.sched.entry.entrance import Entrance, shortcut, slot_begin
 from headrace.host.sched.fair.background import BackgroundLine
 from headrace.host.sched.fair.share import is_within_share
@@ -34,14 +36,11 @@ class Planner:
     """
 
     def __init__(
-        self,
-        ledger: KVLedger,
-        policy: BatchPolicy,
-        limits: ScheduleLimits,
-        queue: WaitQueue,
+        self, ledger: KVLedger, policy: BatchPolicy, limits: ScheduleLimits, queue: WaitQueue, drafts: Depth
     ) -> None:
         self.roster = Roster(limits.max_num_seqs, limits.max_background_seqs)
         self.cost = StepCost()
+        self.drafts = drafts
         self.opens_at_s: float | None = None
         """When the policy's decision changes without an event."""
         self.num_preempted = 0
@@ -54,6 +53,8 @@ class Planner:
 
     def fill(self, batch: Batch, now_s: float) -> WaitReason | None:
         """Add rows to an empty batch; returns why the first of those who still wait had to."""
+        if self.drafts.is_on:
+            self.drafts.choose(self.roster.running, batch.left)
         reason: WaitReason | None = None
         is_prefill_turn = self._is_prefill_turn()
         if is_prefill_turn:
@@ -260,6 +261,15 @@ class Planner:
             if victim is None:
                 return reason
             self._preempt(victim, batch, now_s)
+
+
+def learn(planner: Planner, batch: Batch, result: StepResult) -> None:
+    """Let a planner learn from a step's time. Drafts beside a prompt cost about what its tokens do."""
+    planner.entrance.rate.pass_time(result.seconds)
+    if planner.drafts.is_on and not batch.prefill_tokens:
+        planner.drafts.observe(batch.num_decodes, batch.num_drafts, result)
+    if batch.prefill_tokens or not batch.num_drafts:
+        planner.cost.observe(result.seconds, batch.prefill_tokens + batch.num_drafts, batch.num_decodes)
 
 
 def _view(queue: WaitQueue, roster: Roster, num_admitted: int, now_s: float) -> BatchView:

@@ -19,9 +19,10 @@ from headrace.base.step import Delta, Progress, Row, RowResult, StepPlan, StepRe
 from headrace.host.kv.keys import Domain, KeyChain
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched import admission
-from headrace.host.sched.audit import check_batch, check_no_stall, check_sequences
+from headrace.host.sched.audit import check_batches, check_no_stall, check_sequences
 from headrace.host.sched.batch import Batch
 from headrace.host.sched.beams.forks import Forks
+from headrace.host.sched.drafts.depth import Depth
 from headrace.host.sched.fair.account import Account, Accounts
 from headrace.host.sched.fair.deadlines import Deadlines
 from headrace.host.sched.fair.door import Door
@@ -30,7 +31,7 @@ from headrace.host.sched.fair.rank import rank_of
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.outcome import accept
 from headrace.host.sched.picture import take_picture
-from headrace.host.sched.planner import Planner
+from headrace.host.sched.planner import Planner, learn
 from headrace.host.sched.queue import WaitQueue
 from headrace.host.sched.sequence import NO_TROUBLE, Sequence, SequenceState, Trouble, WaitReason
 from headrace.host.sched.stats import SchedulerStats, take_stats
@@ -47,12 +48,18 @@ class Scheduler:
         policy: when waiting sequences may join.
         limits: bounds.
         now_s: monotonic clock in seconds.
+        drafts: how many drafts rows check; None: there are no drafts.
 
     Not thread-safe: one loop calls it.
     """
 
     def __init__(
-        self, ledger: KVLedger, policy: BatchPolicy, limits: ScheduleLimits, now_s: Callable[[], float]
+        self,
+        ledger: KVLedger,
+        policy: BatchPolicy,
+        limits: ScheduleLimits,
+        now_s: Callable[[], float],
+        drafts: Depth | None = None,
     ) -> None:
         self._ledger = ledger
         self._limits = limits
@@ -62,7 +69,8 @@ class Scheduler:
         self._accounts = Accounts()
         self._deadlines = Deadlines()
         self._displaced: list[Delta] = []
-        self._planner = Planner(ledger, policy, limits, self._queue)
+        self.drafts = drafts or Depth()
+        self._planner = Planner(ledger, policy, limits, self._queue, self.drafts)
         self._roster = self._planner.roster
         self._forks = Forks(ledger, self._roster, self._queue, self._sequences)
         self._planned: dict[int, Batch] = {}
@@ -134,8 +142,7 @@ class Scheduler:
         Raises:
             InvariantError: a sequence could run and no row was found for it.
         """
-        now_s = self._now_s()
-        self._queue.clock.advance(now_s)
+        self._queue.clock.advance(now_s := self._now_s())
         batch = Batch(step=self._step + 1, left=self._limits.max_num_batched_tokens)
         reason = self._planner.fill(batch, now_s)
         self._queue.clock.reason = reason or WaitReason.STEP
@@ -159,23 +166,19 @@ class Scheduler:
         batch = self._planned.pop(result.step, None)
         if batch is None:
             raise InvariantError(f"step {result.step} was not planned, or is committed already")
-        self._planner.entrance.rate.pass_time(result.seconds)
-        self._planner.cost.observe(result.seconds, batch.prefill_tokens, batch.num_decodes)
+        learn(self._planner, batch, result)
         now_s = self._now_s()
         deltas: list[Delta] = []
-        answered: set[int] = set()
         by_lease, rows = self._roster.by_lease, batch.rows
         for row_result in result.rows:
-            lease = row_result.lease
-            answered.add(lease)
-            seq, row = by_lease.get(lease), rows.get(lease)
+            seq, row = by_lease.get(row_result.lease), rows.get(row_result.lease)
             if seq is None or row is None:
                 self._late += 1
                 continue
             delta = self._take(seq, row, row_result, now_s)
             if delta is not None:
                 deltas.append(delta)
-        for lease in rows.keys() - answered:
+        for lease in rows.keys() - {row_result.lease for row_result in result.rows}:
             if lease in by_lease:
                 raise InvariantError(f"step {result.step} has no result for {batch.owners[lease]!r}")
         return Progress(step=result.step, deltas=tuple(deltas))
@@ -217,21 +220,18 @@ class Scheduler:
 
     def check(self) -> None:
         """Verify every invariant; raises InvariantError. Cost: linear in blocks and sequences."""
-        self._ledger.check()
-        self._queue.check()
-        self._roster.check()
         check_sequences(self._sequences, self._queue, self._roster, self._ledger)
-        for batch in self._planned.values():
-            check_batch(batch, self._roster, self._ledger, self._limits)
+        check_batches(self._planned.values(), self._roster, self._ledger, self._limits)
 
     # ---- inside ----
 
     def _enqueue(self, request: Request, now_s: float, account: Account, *, is_held: bool) -> None:
         arrival_s = min(request.arrival_s, now_s) if request.arrival_s > 0.0 else now_s
-        chain = KeyChain(Domain.of(request), self._ledger.block_size)
         rank = rank_of(request, now_s, self._num_arrived, self._limits.ageing_s)
+        chain = KeyChain(Domain.of(request), self._ledger.block_size)
         seq = Sequence(request, chain, rank, arrival_s, account)
         self._num_arrived += self._forks.open(seq)
+        self.drafts.open(seq)
         self._sequences[request.request_id] = seq
         self._deadlines.add(seq, len(self._sequences))
         seq.leader = _leader_of(seq, self._sequences)
@@ -243,6 +243,8 @@ class Scheduler:
             return self._end(asked, FinishReason.ERROR, now_s, trouble=(result.error, ""))
         is_first = len(seq.tokens) == seq.num_prompt
         news, finish = accept(seq, row, result)
+        if seq.track is not None:
+            self.drafts.learn(seq, seq.track, row.num_drafts, result)
         if news.new_ids:
             seq.account.give_output(len(news.new_ids), is_background=seq.is_background)
         if is_first and news.new_ids:

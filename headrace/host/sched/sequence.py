@@ -9,6 +9,7 @@ from headrace.base.request import FinishReason, Request
 from headrace.base.step import Delta, SequenceTiming, TokenLogprobs
 from headrace.base.tasks import BeamSearch, Pooling
 from headrace.host.kv.keys import KeyChain
+from headrace.host.sched.drafts.track import Track
 from headrace.host.sched.fair.account import Account
 from headrace.host.sched.fair.rank import Rank
 
@@ -91,6 +92,7 @@ class Sequence:
         "leader",
         "lease",
         "life",
+        "max_drafts",
         "max_positions",
         "max_tokens",
         "min_tokens",
@@ -108,6 +110,7 @@ class Sequence:
         "slot",
         "state",
         "tokens",
+        "track",
     )
 
     def __init__(
@@ -151,6 +154,9 @@ class Sequence:
         # Tokens that planned rows will draw; drafts that the runner holds for the next row.
         self.pending = 0
         self.num_drafts = 0
+        # Drafts to ask for with the next row, and what is known of those before (None: never any).
+        self.max_drafts = 0
+        self.track: Track | None = None
         # Prompt positions 1 .. this number have had their log-probability delivered.
         self.num_prompt_logprobs = 0
 
@@ -195,6 +201,8 @@ class Sequence:
             num_steps=life.num_steps,
             prefill_tokens=life.prefill_tokens,
             waits=tuple((reason.value, seconds) for reason, seconds in life.waits.items()),
+            num_drafts_checked=self.track.num_checked if self.track else 0,
+            num_drafts_accepted=self.track.num_accepted if self.track else 0,
         )
         news = news or Delta(request_id=self.request_id)
         return Delta(

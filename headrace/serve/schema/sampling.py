@@ -35,6 +35,7 @@ _COPIED = (
     "prompt_logprobs",
     "skip_special_tokens",
     "truncate_prompt_tokens",
+    "speculate",
 )
 _LISTS = ("allowed_token_ids", "stop_token_ids", "bad_words")
 
@@ -90,6 +91,7 @@ class SamplingBody(StrictBody):
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     truncate_prompt_tokens: int | None = None
+    speculate: str | None = None
     priority: int | None = None
     request_id: str | None = None
     cache_salt: str | None = None

@@ -1,0 +1,105 @@
+"""Drafts for the rows of a runner: which proposer serves a slot, and the tokens it works on.
+
+Nothing is kept for a slot before drafts are wanted for it, so that requests without speculation cost nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from headrace.base.request import Request
+from headrace.base.tasks import AUTO, OFF, Speculation
+from headrace.compute.spec.proposer import Ask, Needs, Proposer
+
+AUTO_ORDER = ("suffix", "ngram")
+"""Of the methods of `auto`, the next is asked when one has nothing to say."""
+
+
+class Drafting:
+    """Proposers and the drafts that slots hold.
+
+    Args:
+        proposers: by name.
+        offered: what applies to requests that ask for nothing else.
+
+    Raises:
+        ValueError: a proposer needs what the runner does not give.
+    """
+
+    def __init__(self, proposers: Mapping[str, Proposer], offered: Speculation) -> None:
+        for name, proposer in proposers.items():
+            if proposer.needs is not Needs.NOTHING:
+                raise ValueError(
+                    f"proposer {name!r} needs {proposer.needs!r}, which the runner does not give"
+                )
+        self._proposers = proposers
+        self._offered = offered
+        self._order_by_method: dict[str, tuple[Proposer, ...]] = {OFF: ()}
+        for name, proposer in proposers.items():
+            self._order_by_method[name] = (proposer,)
+        order = [name for name in AUTO_ORDER if name in proposers] or list(proposers)
+        self._order_by_method[AUTO] = tuple(proposers[name] for name in order)
+        self._order_by_slot: dict[int, tuple[Proposer, ...]] = {}
+        self._ids_by_slot: dict[int, list[int]] = {}
+        self.held: dict[int, list[int]] = {}
+        """Drafts by slot, of the step before."""
+
+    def begin(self, slot: int, request: Request) -> None:
+        """A sequence enters a slot."""
+        asked = request.sampling.speculate
+        method = (self._offered if asked is None else Speculation.parse(asked)).method
+        self._order_by_slot[slot] = self._order_by_method.get(method, ())
+        self._ids_by_slot.pop(slot, None)
+        self.held.pop(slot, None)
+        for proposer in self._order_by_slot[slot]:
+            proposer.begin(slot)
+
+    def end(self, slot: int) -> None:
+        """The sequence leaves its slot."""
+        for proposer in self._order_by_slot.pop(slot, ()):
+            proposer.end(slot)
+        self._ids_by_slot.pop(slot, None)
+        self.held.pop(slot, None)
+
+    def agree(self, slot: int, tokens: Sequence[int]) -> tuple[int, int]:
+        """Compare drawn tokens with the drafts held for them, checked or not.
+
+        Returns:
+            (drafts that can be judged, those of them that agree before the first that does not).
+        """
+        held = self.held.pop(slot, ())
+        count = min(len(held), len(tokens))
+        for i in range(count):
+            if held[i] != tokens[i]:
+                return count, i
+        return count, count
+
+    def grow(self, slot: int, known: int, tokens: Sequence[int]) -> bool:
+        """Add drawn tokens to a slot's sequence of `known` tokens; False: give all of them to `know`."""
+        ids = self._ids_by_slot.get(slot)
+        if ids is None or len(ids) != known:
+            return False
+        ids.extend(tokens)
+        return True
+
+    def know(self, slot: int, ids: list[int]) -> None:
+        """Take over all tokens of a slot's sequence."""
+        self._ids_by_slot[slot] = ids
+
+    def propose(self, wanted: Sequence[tuple[int, int]]) -> list[int]:
+        """Make the drafts of these (slot, most) and hold them; returns how many each has."""
+        open_asks = [Ask(slot, self._ids_by_slot[slot], most) for slot, most in wanted]
+        rank = 0
+        while open_asks:
+            by_proposer: dict[int, tuple[Proposer, list[Ask]]] = {}
+            for ask in open_asks:
+                order = self._order_by_slot.get(ask.slot, ())
+                if rank < len(order):
+                    by_proposer.setdefault(id(order[rank]), (order[rank], []))[1].append(ask)
+            open_asks = []
+            for proposer, asks in by_proposer.values():
+                for ask, drafts in zip(asks, proposer.propose(asks), strict=True):
+                    if drafts:
+                        self.held[ask.slot] = drafts[: ask.most]
+                    else:
+                        open_asks.append(ask)
+            rank += 1
+        return [len(self.held.get(slot, ())) for slot, _ in wanted]

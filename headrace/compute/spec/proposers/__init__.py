@@ -1,0 +1,1 @@
+"""One proposer per file; the file's name is what `--speculate` takes."""

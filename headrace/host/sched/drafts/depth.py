@@ -1,0 +1,193 @@
+"""Chooses the drafts that rows check, so that a step gives the most tokens per second.
+
+    tokens of a step    rows + chance of each draft that is checked
+    cost of a step      `price`, in steps without drafts
+
+Drafts are taken in the order of their chances over all rows, as many as make tokens over cost the largest.
+Where the best is no better than nothing by `GAIN`, no row checks any: then the step is the plain one. What
+begins and soon ends again must promise more the next time, so that nothing swings at the threshold. Drafts
+that are not checked are compared with what is drawn all the same (the runner does), so a sequence whose
+drafts begin to agree is noticed without paying for checks; it is asked for drafts ever more rarely, up to
+every `RARELY`th row.
+"""
+
+from collections.abc import Sequence as Items
+
+from headrace.base.request import Request
+from headrace.base.step import RowResult, StepResult
+from headrace.base.tasks import NO_SPECULATION, Speculation
+from headrace.host.sched.drafts.price import StepPrice
+from headrace.host.sched.drafts.track import COMMON_KEEP, Rates, Track
+from headrace.host.sched.sequence import Sequence
+
+AUTO_DEPTH = 10
+"""Most drafts of a row when none are asked for."""
+GAIN = 1.04
+"""What checking must promise before it begins."""
+LOSS = 0.985
+"""Checking ends where it promises less: estimates waver by so much."""
+MAX_GAIN = 1.25
+GAIN_STEP = 0.03
+"""So much more is asked for each time that checking ended soon, up to `MAX_GAIN`, and less when it lasted."""
+SOON = 32
+"""Steps."""
+HOPE = 0.9
+"""Steps with drafts are tried again as if they were so much cheaper: costs may have been misjudged.
+
+After `RETRY` steps without, then after twice as many as if they were cheaper still, and so on.
+"""
+RETRY = 128
+PATIENCE = 12
+"""Rows without a gain before a sequence is asked more rarely."""
+_COUNTS = (
+    "drafts_proposed",
+    "drafts_checked",
+    "drafts_accepted",
+    "draft_rows",
+    "draft_step_seconds",
+    "draft_plain_seconds",
+)
+"""The last two: seconds of steps with drafts, and what plain steps would have taken for their tokens."""
+RARELY = 4
+
+
+class Depth:
+    """The controller of drafts. The scheduler is its only user.
+
+    Args:
+        offered: the engine's method and depth.
+        room: most drafts of a step, all rows together.
+    """
+
+    def __init__(self, offered: Speculation = NO_SPECULATION, room: int = 0) -> None:
+        self.is_on = offered.is_on
+        self._offered = offered
+        self._room = room
+        self._price = StepPrice()
+        self._common = Rates(COMMON_KEEP)
+        self._is_checking = False
+        self._gain = GAIN
+        self._num_alike = 0
+        """Choices since checking began or ended."""
+        self.counts: dict[str, float] = dict.fromkeys(_COUNTS, 0.0)
+        """`_COUNTS` since start, and `drafts_accepted_N` by place."""
+
+    def open(self, seq: Sequence) -> None:
+        """A sequence arrives: what it may ask for."""
+        if not self.is_on:
+            return
+        wish = _wish_of(seq.request, self._offered)
+        if wish.is_on:
+            most = wish.depth or AUTO_DEPTH
+            seq.track = Track(most=most, depth=wish.depth)
+            seq.max_drafts = most
+
+    def choose(self, running: Items[Sequence], left: int) -> None:
+        """Set `num_drafts` of those who run to what their next rows shall check.
+
+        Args:
+            running: the sequences, which hold as many drafts as `num_drafts` says.
+            left: tokens of the step.
+        """
+        drafting = [s for s in running if s.num_drafts]
+        if not drafting:
+            return
+        room = min(self._room, left - len(running))
+        if any(s.pending for s in drafting):
+            room = 0  # what they hold follows tokens that are not known yet
+        fixed = [s for s in drafting if s.track is not None and s.track.depth is not None]
+        for i, seq in enumerate(fixed):
+            share = -(-room // (len(fixed) - i))
+            seq.num_drafts = max(0, min(seq.num_drafts, _useful(seq), share))
+            room -= seq.num_drafts
+        self._choose_best([s for s in drafting if s not in fixed], len(running), room)
+
+    def learn(self, seq: Sequence, track: Track, num_checked: int, result: RowResult) -> None:
+        """A row of a sequence is committed."""
+        if not result.tokens:
+            return
+        self.counts["drafts_proposed"] += result.num_drafts
+        if result.num_judged:
+            track.rates.learn(result.num_judged, result.num_agreed)
+            self._common.learn(result.num_judged, result.num_agreed)
+        if num_checked:
+            accepted = len(result.tokens) - 1
+            track.num_checked += num_checked
+            track.num_accepted += accepted
+            counts = self.counts
+            counts["draft_rows"] += 1
+            counts["drafts_checked"] += num_checked
+            counts["drafts_accepted"] += accepted
+            for i in range(accepted):
+                name = f"drafts_accepted_{i}"
+                counts[name] = counts.get(name, 0.0) + 1
+        track.num_idle = 0 if num_checked else track.num_idle + 1
+        idle = track.num_idle - PATIENCE
+        every = 1 if idle <= 0 or track.depth is not None else min(RARELY, 2 + idle // 16)
+        seq.max_drafts = track.most if track.num_idle % every == 0 else 0
+
+    def observe(self, num_rows: int, num_drafts: int, result: StepResult) -> None:
+        """A step that only decoded is over."""
+        self._price.observe(num_rows, num_drafts, result.seconds)
+        if num_drafts:
+            rounds = sum(len(row.tokens) for row in result.rows) / num_rows
+            ratio = self._price.ratio(num_rows, num_drafts)
+            self.counts["draft_step_seconds"] += result.seconds
+            self.counts["draft_plain_seconds"] += rounds * result.seconds / ratio
+
+    def _choose_best(self, seqs: list[Sequence], num_rows: int, room: int) -> None:
+        found: list[tuple[float, int]] = []
+        for i, seq in enumerate(seqs):
+            count = min(seq.num_drafts, _useful(seq), room)
+            if count > 0 and seq.track is not None:
+                found += [(-chance, i) for chance in seq.track.chances(self._common, count)]
+            seq.num_drafts = 0
+        found.sort()
+        for _, i in found[: self._best(found, num_rows, room)]:
+            seqs[i].num_drafts += 1
+
+    def _best(self, found: list[tuple[float, int]], num_rows: int, room: int) -> int:
+        """How many of these drafts, the best first, make the most of a step."""
+        most = min(len(found), max(room, 0))
+        if not most or self._price.is_plain_due(num_rows):
+            return 0
+        ratios = self._price.ratios(num_rows, most)
+        hope = self._hope()
+        tokens, best, best_rate = float(num_rows), 0, 0.0
+        for n in range(1, most + 1):
+            tokens -= found[n - 1][0]
+            rate = tokens / (ratios[n] * hope)
+            if rate > best_rate:
+                best, best_rate = n, rate
+        self._turn(is_worth=best_rate / num_rows >= (LOSS if self._is_checking else self._gain))
+        return best if self._is_checking else 0
+
+    def _hope(self) -> float:
+        """What the price of drafts is multiplied by."""
+        rounds, rest = divmod(self._num_alike, RETRY)
+        is_retry = not self._is_checking and not rest and rounds and not rounds & (rounds - 1)
+        return HOPE ** rounds.bit_length() if is_retry else 1.0
+
+    def _turn(self, *, is_worth: bool) -> None:
+        """Begin or end checking, and remember how long it lasted."""
+        self._num_alike += 1
+        if is_worth == self._is_checking:
+            if self._num_alike % RETRY == 0:
+                self._gain = max(GAIN, self._gain - GAIN_STEP)
+            return
+        if not is_worth:
+            move = GAIN_STEP if self._num_alike <= SOON else -GAIN_STEP
+            self._gain = min(MAX_GAIN, max(GAIN, self._gain + move))
+        self._is_checking, self._num_alike = is_worth, 0
+
+
+def _wish_of(request: Request, offered: Speculation) -> Speculation:
+    if request.task is not None:
+        return NO_SPECULATION
+    asked = request.sampling.speculate
+    return offered if asked is None else Speculation.parse(asked).within(offered)
+
+
+def _useful(seq: Sequence) -> int:
+    """Drafts that a row can check before the answer reaches its limit."""
+    return seq.max_positions - len(seq.tokens)

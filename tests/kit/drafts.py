@@ -1,0 +1,115 @@
+"""Proposers and runners whose drafts are told them."""
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from headrace.base.config import ScheduleConfig
+from headrace.base.ids import RequestId
+from headrace.base.request import Request, SamplingParams
+from headrace.base.step import RowResult, StepPlan, StepResult
+from headrace.base.tasks import Speculation
+from headrace.compute.spec.drafting import Drafting
+from headrace.compute.spec.proposer import Ask, Needs
+from headrace.host.kv.ledger import KVLedger
+from headrace.host.sched.drafts.depth import Depth
+from headrace.host.sched.limits import ScheduleLimits
+from headrace.host.sched.policy.continuous import POLICY
+from headrace.host.sched.scheduler import Scheduler
+
+
+class Scripted:
+    """Drafts are a function of the tokens so far.
+
+    Checks that a slot's tokens only grow between `begin` and `end`.
+    """
+
+    needs = Needs.NOTHING
+
+    def __init__(self, say: Callable[[Sequence[int]], Sequence[int]]) -> None:
+        self._say = say
+        self._known: dict[int, list[int]] = {}
+
+    def begin(self, slot: int) -> None:
+        self._known[slot] = []
+
+    def end(self, slot: int) -> None:
+        del self._known[slot]
+
+    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+        for ask in asks:
+            before = self._known[ask.slot]
+            assert list(ask.ids[: len(before)]) == before, "tokens of a slot changed"
+            self._known[ask.slot] = list(ask.ids)
+        return [list(self._say(list(ask.ids)))[: ask.most] for ask in asks]
+
+
+def scripted(say: Callable[[Sequence[int]], Sequence[int]]) -> Drafting:
+    """The drafting of a runner whose only proposer is scripted."""
+    return Drafting({"scripted": Scripted(say)}, Speculation("scripted"))
+
+
+class Machine:
+    """A runner in virtual time whose drafts agree by the throw of a die.
+
+    Args:
+        rate: (slot, step) -> chance that a draft agrees, each on its own.
+        cost: (rows, drafts) -> seconds of a step.
+        noise: steps take up to so much longer or shorter.
+        most: drafts that are proposed at most.
+    """
+
+    def __init__(self, rate, cost, *, noise: float = 0.0, most: int = 16, seed: int = 0) -> None:
+        self._rate, self._cost, self._noise, self._most = rate, cost, noise, most
+        self._rng = Random(seed)
+        self._held: dict[int, list[bool]] = {}
+        self.time_s = 0.0
+        self.num_tokens = 0
+        self.depths: list[int] = []
+        """Drafts checked, step by step."""
+
+    def run(self, plan: StepPlan) -> StepResult:
+        results, rng = [], self._rng
+        for row in plan.rows:
+            held = self._held.get(row.slot, [])
+            checked = held[: row.num_drafts]
+            accepted = next((i for i, is_right in enumerate(checked) if not is_right), len(checked))
+            judged = min(len(held), accepted + 1)
+            agreed = next((i for i in range(judged) if not held[i]), judged)
+            rate = self._rate(row.slot, len(self.depths))
+            made = [rng.random() < rate for _ in range(min(row.max_drafts, self._most))]
+            self._held[row.slot] = made
+            self.num_tokens += accepted + 1
+            results.append(
+                RowResult(
+                    row.slot,
+                    row.lease,
+                    (3,) * (accepted + 1),
+                    num_drafts=len(made),
+                    num_judged=judged,
+                    num_agreed=agreed,
+                )
+            )
+        num_drafts = sum(row.num_drafts for row in plan.rows)
+        seconds = self._cost(len(plan.rows), num_drafts) * (1 + rng.uniform(-self._noise, self._noise))
+        self.time_s += seconds
+        self.depths.append(num_drafts)
+        return StepResult(step=plan.step, rows=tuple(results), seconds=seconds)
+
+
+def simulate(machine: Machine, speculation: Speculation, rows: int, steps: int, warm: int = 60) -> float:
+    """Tokens per second of `rows` endless answers after `warm` steps; the real scheduler decides."""
+    ledger = KVLedger(64 * rows, 1024, prefix_cache=False)
+    limits = ScheduleLimits(max_num_seqs=rows, max_num_batched_tokens=512)
+    drafts = Depth(speculation, 64) if speculation.is_on else None
+    scheduler = Scheduler(ledger, POLICY(ScheduleConfig()), limits, lambda: 1.0 + machine.time_s, drafts)
+    for i in range(rows):
+        sampling = SamplingParams(max_tokens=60_000, seed=0)
+        scheduler.add(Request(request_id=RequestId(f"r{i}"), prompt_ids=(1, 2), sampling=sampling))
+    began = (0.0, 0)
+    for step in range(steps + warm):
+        if step == warm:
+            began = machine.time_s, machine.num_tokens
+        plan = scheduler.plan()
+        assert plan is not None
+        scheduler.commit(machine.run(plan))
+    return (machine.num_tokens - began[1]) / (machine.time_s - began[0])

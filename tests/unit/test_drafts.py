@@ -1,0 +1,209 @@
+"""The controller of drafts: what it learns, what it chooses, and that it is never a loss."""
+
+import pytest
+
+from headrace.base.errors import RequestError
+from headrace.base.request import SamplingParams
+from headrace.base.tasks import MAX_DEPTH, Speculation
+from headrace.host.sched.drafts.price import Curve, StepPrice
+from headrace.host.sched.drafts.track import COMMON_KEEP, DOUBT, KEEP, Rates, Track
+from tests.kit.drafts import Machine, simulate
+from tests.kit.host import World, make_request
+
+AUTO, OFF = Speculation("auto"), Speculation()
+
+
+def flat(slope):
+    """A step's time grows by `slope` of a plain step with each draft."""
+    return lambda rows, drafts: 0.01 * (1 + 0.02 * rows) + 0.01 * slope * drafts
+
+
+def roof(rows, drafts):
+    """Reading the weights takes as long as computing eight tokens."""
+    return 0.001 + 0.002 * max(8, rows + drafts)
+
+
+def stairs(rows, drafts):
+    """Kernels that compute four tokens as fast as one."""
+    return 0.004 + 0.003 * -(-(rows + drafts) // 4)
+
+
+COSTS = {"cheap": flat(0.05), "middle": flat(0.3), "dear": flat(1.1), "roof": roof, "stairs": stairs}
+
+
+@pytest.mark.parametrize("cost", COSTS.values(), ids=COSTS)
+@pytest.mark.parametrize("rows", [1, 4, 16])
+@pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
+def test_never_a_loss_and_near_the_best_fixed_depth(rate, rows, cost):
+    """SP-6."""
+
+    steps = {1: 600, 4: 300, 16: 120}[rows]
+
+    def run(speculation):
+        machine = Machine(lambda *_: rate, cost, noise=0.04, most=10, seed=1)
+        return simulate(machine, speculation, rows, steps)
+
+    plain, auto = run(OFF), run(AUTO)
+    best = max(plain, *(run(Speculation("ngram", depth)) for depth in (1, 2, 3, 4, 6, 10)))
+    assert auto >= 0.97 * plain
+    assert auto >= 0.90 * best
+
+
+def test_rows_that_agree_are_drafted_beside_rows_that_do_not():
+    machine = Machine(lambda slot, _: float(slot % 2), flat(0.1), most=6)
+    plain = simulate(Machine(lambda *_: 0.0, flat(0.1)), OFF, 4, 300)
+    assert simulate(machine, AUTO, 4, 300) > 1.5 * plain
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_no_oscillation_at_the_threshold(noise):
+    """A draft that gains nothing and loses nothing: it is checked or not, but not in turns."""
+    machine = Machine(lambda *_: 0.5, flat(0.51), noise=noise, most=1)
+    plain = simulate(Machine(lambda *_: 0.5, flat(0.51), noise=noise), OFF, 1, 2000)
+    assert simulate(machine, AUTO, 1, 2000) >= 0.97 * plain
+    turns = sum((a > 0) != (b > 0) for a, b in zip(machine.depths, machine.depths[1:], strict=False))
+    assert turns <= 60  # of 2060
+
+
+def test_drafts_that_begin_to_agree_are_noticed_and_those_that_stop_too():
+    machine = Machine(lambda _, step: float(400 <= step < 700), flat(0.2), most=8)
+    simulate(machine, AUTO, 1, 1000, warm=0)
+    assert sum(machine.depths[20:400]) <= 12
+    assert sum(machine.depths[430:700]) >= 7 * 270
+    assert sum(machine.depths[720:]) <= 20  # twenty rows after it was good for 300
+    assert sum(machine.depths[740:]) <= 4
+
+
+def test_a_step_that_was_slow_once_does_not_end_drafting_for_good():
+    def cost(rows, drafts):
+        slow = 8.0 if drafts and len(machine.depths) < 40 else 1.0
+        return flat(0.1)(rows, drafts) * slow
+
+    machine = Machine(lambda *_: 1.0, cost, most=4)
+    simulate(machine, AUTO, 1, 1500)
+    assert sum(d > 0 for d in machine.depths[-200:]) > 150
+
+
+def test_rates_forget_and_stop_at_the_first_that_disagrees():
+    rates = Rates(KEEP)
+    rates.learn(4, 2)
+    assert rates.tried == [1, 1, 1, *[DOUBT] * (MAX_DEPTH - 3)]
+    assert rates.agreed[:5] == [1, 1, 0, 0, 0]
+    rates.learn(2, 2)
+    assert rates.tried[:3] == [1 + KEEP, 1 + KEEP, 1]
+    for _ in range(60):
+        rates.learn(1, 0)
+    assert rates.agreed[0] / rates.tried[0] < 0.001
+    rates.learn(MAX_DEPTH + 5, MAX_DEPTH + 5)
+    assert len(rates.tried) == MAX_DEPTH
+
+
+def test_chances_fall_with_the_place_and_begin_with_what_others_saw():
+    common = Rates(COMMON_KEEP)
+    fresh = Track(most=8, depth=None).chances(common, 4)
+    assert fresh == sorted(fresh, reverse=True)
+    for _ in range(100):
+        common.learn(4, 4)
+    assert min(Track(most=8, depth=None).chances(common, 4)) > 0.8
+    mine = Track(most=8, depth=None)
+    for _ in range(30):
+        mine.rates.learn(1, 0)
+    assert max(mine.chances(common, 4)) < 0.25
+
+
+def test_a_curve_is_straight_between_points_and_follows_when_one_moves():
+    curve = Curve(1)
+    curve.observe(0, 1.0)
+    assert curve.seconds(2) == pytest.approx(1.4)
+    for _ in range(60):
+        curve.observe(4, 3.0)
+    assert [curve.seconds(n) for n in (0, 2, 4, 6)] == pytest.approx([1.0, 2.0, 3.0, 4.0], rel=0.1)
+    for _ in range(200):
+        curve.observe(4, 6.0)
+    assert curve.seconds(4) == pytest.approx(6.0, rel=0.01)
+    assert 1.0 < curve.seconds(0) < 1.5
+    before = curve.seconds(4)
+    curve.observe(4, 600.0)
+    assert curve.seconds(4) < 1.1 * before
+
+
+def test_prices_of_other_numbers_of_rows_are_taken_from_the_nearest():
+    price = StepPrice()
+    assert price.ratios(2, 2) == pytest.approx([1.0, 1.1, 1.2])
+    for rows, slope in ((1, 0.1), (8, 1.0)):
+        price.observe(rows, 0, 1.0)
+        for _ in range(60):
+            price.observe(rows, 2, 1.0 + 2 * slope)
+    assert price.ratios(2, 1) == pytest.approx([1.0, 1.1], rel=0.05)
+    assert price.ratios(20, 1) == pytest.approx([1.0, 2.0], rel=0.05)
+    price.observe(20, 0, 2.0)  # the seconds of a draft are those of the last curve that knows
+    assert price.ratios(20, 1) == pytest.approx([1.0, 1.5], rel=0.05)
+
+
+def test_prefill_estimates_do_not_learn_from_steps_with_drafts():
+    world = World(num_blocks=40, num_drafts=4)
+    world.add(make_request("a", [1, 2, 3], max_tokens=40))
+    world.run()
+    assert sum(row.num_drafts for plan in world.plans for row in plan.rows) > 10
+    assert world.scheduler._planner.cost.decode_s(1) in (0.0, pytest.approx(0.01))
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "depth"),
+    [("off", "off", None), ("auto", "auto", None), ("ngram,depth=3", "ngram", 3), ("suffix", "suffix", None)],
+)
+def test_forms(text, method, depth):
+    assert Speculation.parse(text) == Speculation(method, depth)
+    assert SamplingParams(speculate=text).speculate == text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "must be METHOD"),
+        ("ngram,depth", "must be METHOD"),
+        ("ngram,deep=3", "must be METHOD"),
+        ("ngram,depth=-1", "must be METHOD"),
+        ("ngram,depth=0", r"in \[1, 16\], got 0"),
+        ("ngram,depth=17", r"in \[1, 16\], got 17"),
+        ("off,depth=2", "off has no depth"),
+        ("draft=smollm2:135m", "'draft' is not built"),
+        ("early-exit=4", "'early-exit' is not built"),
+        ("medusa=x", "'medusa' is not built"),
+        ("eagle=x,depth=2", "'eagle' is not built"),
+    ],
+)
+def test_other_forms_are_refused_by_name(text, says):
+    with pytest.raises(RequestError, match=says) as caught:
+        SamplingParams(speculate=text)
+    assert caught.value.param == "speculate"
+
+
+@pytest.mark.parametrize(
+    ("wish", "offered", "gives"),
+    [
+        ("off", "off", "off"),
+        ("off", "ngram", "off"),
+        ("ngram", "auto", "ngram"),
+        ("ngram,depth=2", "auto", "ngram,depth=2"),
+        ("suffix,depth=2", "suffix,depth=4", "suffix,depth=2"),
+        ("suffix", "suffix,depth=4", "suffix,depth=4"),
+    ],
+)
+def test_a_request_wishes_within_what_the_engine_has(wish, offered, gives):
+    found = Speculation.parse(wish).within(Speculation.parse(offered))
+    assert found == Speculation.parse(gives)
+
+
+@pytest.mark.parametrize(
+    ("wish", "offered", "says"),
+    [
+        ("ngram", "off", "speculation is off here"),
+        ("auto", "ngram", "only ngram runs here"),
+        ("suffix", "ngram", "only ngram runs here"),
+        ("ngram,depth=5", "ngram,depth=4", "at most 4 here, got 5"),
+    ],
+)
+def test_a_wish_beyond_it_is_refused(wish, offered, says):
+    with pytest.raises(RequestError, match=says):
+        Speculation.parse(wish).within(Speculation.parse(offered))

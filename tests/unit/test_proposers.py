@@ -1,0 +1,204 @@
+"""Proposers without a model: what they say, what an index costs, what a slot forgets."""
+
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.base.request import Request, SamplingParams
+from headrace.base.tasks import AUTO, Speculation
+from headrace.compute.spec.drafting import Drafting
+from headrace.compute.spec.proposer import PROPOSERS, Ask, Needs
+from headrace.compute.spec.proposers import ngram, suffix
+from headrace.compute.spec.proposers._grams import key_of, keys_of
+
+tokens = st.lists(st.integers(0, 3), max_size=60)
+NAMES = PROPOSERS.names()
+
+
+def naive_ngram(ids, most):
+    for size in ngram.SIZES:
+        for at in range(len(ids) - 1, size - 1, -1):
+            if ids[at - size : at] == ids[len(ids) - size :]:
+                return ngram.continuation(ids, at, most)
+    return []
+
+
+def naive_longest(ids):
+    """Length of the longest end that occurred before with something after it."""
+    return max(
+        (
+            n
+            for n in range(1, len(ids))
+            if any(ids[a - n : a] == ids[len(ids) - n :] for a in range(n, len(ids)))
+        ),
+        default=0,
+    )
+
+
+def test_the_methods_are_the_files():
+    assert set(NAMES) == {"ngram", "suffix"}
+    for name in NAMES:
+        assert PROPOSERS.get(name)().needs is Needs.NOTHING
+
+
+@given(st.lists(st.integers(0, 2**18), min_size=5, max_size=30), st.integers(1, 5))
+def test_keys_made_together_equal_keys_made_one_by_one(ids, size):
+    ends = range(size, len(ids) + 1)
+    assert keys_of(ids, size, len(ids), size) == [key_of(ids, end, size) for end in ends]
+    grams = {tuple(ids[e - size : e]) for e in ends}
+    assert len({key_of(ids, e, size) for e in ends}) == len(grams)
+
+
+@given(tokens, st.lists(st.integers(1, 5), max_size=20), st.integers(1, 8))
+def test_ngram_says_what_followed_the_longest_gram_when_it_occurred_last(start, grows, most):
+    proposer, ids, rng = ngram.NGram(), list(start), random.Random(1)
+    proposer.begin(0)
+    for grow in [0, *grows]:
+        ids += [rng.randrange(4) for _ in range(grow)]
+        assert proposer.propose([Ask(0, ids, most)]) == [naive_ngram(ids, most)]
+
+
+def test_ngram_takes_in_a_long_prompt_at_once_as_it_would_one_by_one():
+    rng = random.Random(5)
+    ids = [rng.randrange(30) for _ in range(800)]
+    whole, steps = ngram.NGram(), ngram.NGram()
+    for end in range(1, len(ids) + 1):
+        by_step = steps.propose([Ask(0, ids[:end], 4)])
+    assert whole.propose([Ask(0, ids, 4)]) == by_step
+
+
+def test_a_copy_that_reaches_its_own_end_goes_on_in_a_circle():
+    for name in NAMES:
+        (drafts,) = PROPOSERS.get(name)().propose([Ask(0, [9, 1, 2, 3, 1, 2, 3, 1, 2], 6)])
+        assert drafts == [3, 1, 2, 3, 1, 2]
+
+
+@given(tokens.filter(lambda ids: len(ids) > 3))
+def test_suffix_drafts_go_on_for_twice_the_match_at_most(ids):
+    (drafts,) = suffix.Suffix().propose([Ask(0, ids, 16)])
+    assert len(drafts) <= suffix.STRETCH * naive_longest(ids)
+    if naive_longest(ids) < suffix.STEM:
+        assert drafts == []
+
+
+def test_suffix_prefers_the_longer_match_and_counts_votes():
+    long, short = [7, 8, 1, 2], [1, 2]
+    ids = [*long, 5, 0, *short, 6, 0, *short, 6, 0, *long]
+    assert suffix.Suffix().propose([Ask(0, ids, 1)]) == [[5]]  # 4 * 4 votes against 2 * 2 + 2 * 2
+    ids = [*short, 6, 0, *short, 5, 0, *short, 6, 0, 9, *short]
+    assert suffix.Suffix().propose([Ask(0, ids, 1)]) == [[6]]
+
+
+def test_suffix_stops_where_places_disagree():
+    rng = random.Random(3)
+    ids = []
+    for _ in range(8):
+        ids += [1, 2, 3, 4, 5, rng.randrange(100, 10**6)]
+    ids += [1, 2]
+    assert suffix.Suffix().propose([Ask(0, ids, 16)]) == [[3, 4, 5]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_slot_forgets_and_slots_do_not_mix(name):
+    proposer = PROPOSERS.get(name)()
+    ids = [1, 2, 3, 4, 5, 1, 2, 3, 4]
+    assert proposer.propose([Ask(0, ids, 2), Ask(1, [4, 4], 2)]) == [[5, 1], []]
+    proposer.begin(0)
+    assert proposer.propose([Ask(0, [8, 9, 7, 1, 2, 3], 2)]) == [[]]
+    proposer.end(0)
+    assert proposer.propose([Ask(0, ids, 2)]) == [[5, 1]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_ask_looks_at_a_bounded_number_of_tokens(name):
+    """SP-7: 20,000 tokens of context, with and without matches; counted, not timed."""
+
+    class Counted(list):
+        looks = 0
+
+        def __getitem__(self, at):
+            Counted.looks += at.stop - at.start if isinstance(at, slice) else 1
+            return super().__getitem__(at)
+
+    rng = random.Random(1)
+    for top in (3, 200, 10**6):
+        proposer, ids = PROPOSERS.get(name)(), Counted(rng.randrange(top) for _ in range(20_000))
+        proposer.propose([Ask(0, ids, 8)])
+        for _ in range(20):
+            ids.append(rng.randrange(top))
+            Counted.looks = 0
+            proposer.propose([Ask(0, ids, 8)])
+            assert Counted.looks <= 1000
+
+
+@pytest.mark.perf
+@pytest.mark.parametrize("name", NAMES)
+def test_an_ask_takes_a_fifth_of_a_millisecond_at_most(name):
+    """SP-7."""
+    rng = random.Random(1)
+    for top in (3, 200, 10**6):
+        proposer, ids, spent = PROPOSERS.get(name)(), [rng.randrange(top) for _ in range(20_000)], []
+        proposer.propose([Ask(0, ids, 8)])
+        for _ in range(200):
+            ids.append(rng.randrange(top))
+            began = time.perf_counter()
+            proposer.propose([Ask(0, ids, 8)])
+            spent.append(time.perf_counter() - began)
+        assert sorted(spent)[100] < 0.2e-3
+
+
+class Silent:
+    needs = Needs.NOTHING
+
+    def __init__(self, drafts):
+        self.drafts, self.slots = drafts, set()
+
+    def begin(self, slot):
+        self.slots.add(slot)
+
+    def end(self, slot):
+        self.slots.discard(slot)
+
+    def propose(self, asks):
+        assert all(a.slot in self.slots for a in asks)
+        return [list(self.drafts) for _ in asks]
+
+
+def request(speculate=None):
+    sampling = SamplingParams(seed=0, speculate=speculate)
+    return Request(request_id="r", prompt_ids=(1,), sampling=sampling)
+
+
+def test_a_request_chooses_its_method():
+    drafting = Drafting({"ngram": Silent([5]), "suffix": Silent([6, 7])}, Speculation(AUTO))
+    for slot, wish in enumerate((None, "ngram", "suffix", "off", "auto,depth=1")):
+        drafting.begin(slot, request(wish))
+        assert not drafting.grow(slot, 2, [2])
+        drafting.know(slot, [1, 2])
+        assert drafting.grow(slot, 2, [3])
+    assert drafting.propose([(slot, 2) for slot in range(5)]) == [2, 1, 2, 0, 2]
+    assert drafting.agree(0, [6, 7, 8]) == (2, 2)
+    assert drafting.agree(1, [4]) == (1, 0)
+    assert drafting.agree(2, [6]) == (1, 1)
+    assert drafting.agree(2, [6]) == (0, 0)
+    assert drafting.agree(4, [6, 1]) == (2, 1)
+
+
+def test_auto_asks_the_next_method_where_one_is_silent():
+    drafting = Drafting({"ngram": Silent([5]), "suffix": Silent([])}, Speculation(AUTO))
+    drafting.begin(0, request())
+    drafting.know(0, [1])
+    assert drafting.propose([(0, 3)]) == [1]
+    assert drafting.held[0] == [5]
+    drafting.end(0)
+    assert drafting.held == {}
+
+
+def test_a_proposer_that_needs_more_than_tokens_is_refused():
+    proposer = Silent([])
+    proposer.needs = Needs.HIDDEN
+    with pytest.raises(ValueError, match="'x' needs"):
+        Drafting({"x": proposer}, Speculation("x"))
