@@ -129,7 +129,7 @@ class EngineCollector(Collector):
 
 
 def _draft_metrics(counters: Mapping[str, float]) -> Iterable[Metric]:
-    """Accepted drafts by their place in the row, and what checking them has gained; nothing without drafts."""
+    """Accepted drafts by their place in the row, and what checking them gains; nothing if there are none."""
     if "drafts_checked" not in counters:
         return
     by_place = CounterMetricFamily(
