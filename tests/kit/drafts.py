@@ -104,7 +104,8 @@ def simulate(machine: Machine, speculation: Speculation, rows: int, steps: int, 
     scheduler = Scheduler(ledger, POLICY(ScheduleConfig()), limits, lambda: 1.0 + machine.time_s, drafts)
     for i in range(rows):
         sampling = SamplingParams(max_tokens=60_000, seed=0)
-        scheduler.add(Request(request_id=RequestId(f"r{i}"), prompt_ids=(1, 2), sampling=sampling))
+        request = Request(request_id=RequestId(f"r{i}"), prompt_ids=(1, 2), sampling=sampling)
+        scheduler.add_group((request,))
     began = (0.0, 0)
     for step in range(steps + warm):
         if step == warm:
