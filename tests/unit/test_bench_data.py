@@ -22,6 +22,8 @@ from headrace.tools.bench.ramp import Ramp, Step
 from headrace.tools.bench.report import charts, plot, tables
 from headrace.tools.bench.summary import summarize
 from headrace.tools.bench.text import CHARS_PER_TOKEN
+from headrace.tools.bench.wire import Client
+from tests.kit.virtual import Script, Scripted, run, stream, usage
 
 
 def texts(talk) -> str:
@@ -314,6 +316,93 @@ def test_throughput_refuses_turns_and_repetitions_out_of_range():
 
 
 # ---- flags ----
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch):
+    """Commands ask a scripted server in virtual time: first token after 0.5 s, end after 1 s; B in half."""
+    listing = b'{"data": [{"id": "served"}]}'
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(listing)
+    servers: dict[int, Scripted] = {}
+
+    def client(target):
+        pace = 1.0 if target.port < 2 else 0.5
+
+        def script(body, number):
+            if not body:
+                return Script([(0.0, head + listing)], 0.0)
+            return stream([0.5 * pace, pace], usage(8, body["max_tokens"]), pace)
+
+        server = servers.setdefault(target.port, Scripted(script))
+        return Client(target, server.connect)
+
+    monkeypatch.setattr("headrace.tools.bench.wire.Client", client)
+    monkeypatch.setattr("asyncio.run", run)
+    return servers
+
+
+def bench(*flags: str) -> str:
+    done = CliRunner().invoke(build(["bench"]), ["bench", *flags], catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.stdout
+
+
+SMALL = ("--num-requests", "4", "--output-tokens", "3", "--concurrency", "2")
+
+
+def test_serve_measures_and_writes_what_was_asked(scripted, tmp_path: Path):
+    files = {kind: tmp_path / f"f.{kind}" for kind in ("json", "md", "html")}
+    named = ("--json", str(files["json"]), "--markdown", str(files["md"]), "--plot", str(files["html"]))
+    text = bench("serve", "--url", "h:1", *SMALL, "--slo", "ttft=500ms", "--extra", '{"top_p": 0.5}', *named)
+    facts = json.loads(files["json"].read_text())
+    assert facts["rates"]["output_tokens"] == 12 / 2
+    assert (facts["ttft_ms"]["p99"], facts["tpot_ms"]["p99"], facts["rates"]["good_share"]) == (
+        500.0,
+        250.0,
+        1.0,
+    )
+    assert len(facts["requests"]) == 4
+    assert text in files["md"].read_text()
+    assert "served at h:1" in files["html"].read_text()
+    bodies = [b for b in scripted[1].bodies if b]
+    assert len(bodies) == 2 + 4  # the warm-up is sent and not measured
+    assert all(b["model"] == "served" and b["top_p"] == 0.5 and b["ignore_eos"] for b in bodies)
+
+
+def test_open_loops_and_their_flags_reach_the_wire(scripted):
+    loop = (
+        "--num-requests",
+        "6",
+        "--output-tokens",
+        "3",
+        "--rate",
+        "2",
+        "--arrivals",
+        "bursts",
+        "--burst-size",
+        "3",
+    )
+    bench("serve", "--url", "h:1", "--model", "m", "--no-ignore-eos", "--warmup", "0", *loop)
+    assert scripted[1].came_s == [0.0, 0.0, 0.0, 1.5, 1.5, 1.5]
+    assert all("ignore_eos" not in body for body in scripted[1].bodies)
+
+
+def test_traces_are_replayed(scripted, tmp_path: Path):
+    trace = write_lines(tmp_path / "t.jsonl", *({"prompt": "p", "at_s": at} for at in (3.0, 4.0, 8.0)))
+    flags = ("--dataset", trace.name, "--replay", "2", "--endpoint", "completions")
+    bench("serve", "--url", "h:1", "--model", "m", "--warmup", "0", *flags)
+    assert scripted[1].came_s == [0.0, 0.5, 2.5]
+    assert [body["prompt"] for body in scripted[1].bodies] == ["p"] * 3
+
+
+def test_a_ramp_and_a_comparison_are_told(scripted, tmp_path: Path):
+    facts = json.loads(bench("serve", "--url", "h:1", *SMALL, "--ramp", "--json", "-"))
+    assert [step["level"] for step in facts["steps"]] == [2, 4, 8]
+    assert facts["sustained"] == 4  # four requests keep at most four users busy
+    page = tmp_path / "c.html"
+    text = bench("compare", "h:1", "h:2", *SMALL, "--pairs", "5", "--plot", str(page))
+    assert "| output (tok/s) | 6 | 12 | 2.000 | 2.000 to 2.000 | B is better by 100.0% |" in text
+    assert page.read_text().count("<svg") == 1
 
 
 @pytest.mark.parametrize(
