@@ -295,7 +295,7 @@ def child(paths: list[Path], seed: int, first: int, count: int) -> None:
             took_s = time.process_time() - began_s
             if took_s > MAX_CPU_S:
                 said = f"FAULT {took_s:.1f} s of computing ({said})"
-            print(i, said, flush=True)
+            print(i, said, f"{took_s:.3f}", flush=True)
 
 
 def _too_long(*_: object) -> None:
@@ -332,9 +332,13 @@ def lines(paths: list[Path], seed: int, first: int, count: int) -> Iterator[tupl
             at += 1
 
 
-def run(count: int, seed: int, seconds: float = 1e9) -> tuple[Counter[str], list[str]]:
-    """Damage and load files until `count` or `seconds` is reached: outcomes, and what was wrong."""
+def run(count: int, seed: int, seconds: float = 1e9) -> tuple[Counter[str], list[str], tuple[float, str]]:
+    """Damage and load files until `count` or `seconds` is reached.
+
+    Returns: outcomes, what was wrong, and the seconds of computing and the name of the slowest.
+    """
     outcomes: Counter[str] = Counter()
+    slowest = (0.0, "")
     faults: list[str] = []
     end_s = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="headrace-fuzz-") as folder:
@@ -344,9 +348,12 @@ def run(count: int, seed: int, seconds: float = 1e9) -> tuple[Counter[str], list
                 break
             for i, said in lines(paths, seed, first, min(BATCH, count - first)):
                 outcomes[said.split()[0]] += 1
+                took_s = said.rpartition(" ")[2]
+                if took_s.replace(".", "").isdigit():  # a child that died has none
+                    slowest = max(slowest, (float(took_s), f"{seed}-{i}"))
                 if said.startswith("FAULT"):
                     faults.append(f"{seed}-{i}: {said}")
-    return outcomes, faults
+    return outcomes, faults, slowest
 
 
 def main() -> int:
@@ -361,8 +368,8 @@ def main() -> int:
     if given.child:
         child(given.child, given.seed, given.first, given.count)
         return 0
-    outcomes, faults = run(given.count, given.seed, given.seconds)
-    print(f"{outcomes.total()} files: {dict(outcomes)}")
+    outcomes, faults, (slowest_s, name) = run(given.count, given.seed, given.seconds)
+    print(f"{outcomes.total()} files: {dict(outcomes)}; slowest {slowest_s:.2f} s of computing ({name})")
     print(*faults[:20], sep="\n")
     return int(bool(faults))
 

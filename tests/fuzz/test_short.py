@@ -40,8 +40,9 @@ def test_described_bodies() -> None:
 
 
 def test_model_files() -> None:
-    outcomes, faults = files.run(300, seed=1)
+    outcomes, faults, slowest = files.run(300, seed=1)
     assert not faults, faults[:3]
+    assert 0 < slowest[0] <= files.MAX_CPU_S
     assert outcomes.total() == 300
     assert outcomes["refused"] > 100
     assert outcomes["loaded"] > 10
