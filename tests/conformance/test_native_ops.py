@@ -182,7 +182,8 @@ def attention_case(head_size, block_size, length, dtype, params, shifts=None):
 def test_attention_at_block_edges(natives, head_size, block_size):
     """AT-4."""
     kv_heads = 2 if block_size < 256 else 1  # a second one lies behind the first alike, and takes as long
-    params = AttentionParams(heads=3 * kv_heads, kv_heads=kv_heads, head_size=head_size, scale=head_size**-0.5)
+    heads = 3 * kv_heads
+    params = AttentionParams(heads=heads, kv_heads=kv_heads, head_size=head_size, scale=head_size**-0.5)
     edge = block_size if block_size > 4 else 3 * block_size
     for length in {max(1, edge - 1), edge, edge + 1}:
         for dtype in KV_BITS:
