@@ -93,9 +93,13 @@ def test_forks_share_blocks_copy_on_write_and_compute_one_token_each():
     assert len(copies) <= 3 * len(rounds)
 
 
+@pytest.mark.parametrize("background", [0.0, 0.5])
 @pytest.mark.parametrize("seed", range(150))
-def test_any_schedule_gives_the_answers_of_the_definition(seed):
-    """Two or three searches beside drawing requests in a pool that is too small for all of them."""
+def test_any_schedule_gives_the_answers_of_the_definition(seed, background):
+    """Two or three searches beside drawing requests in a pool that is too small for all of them.
+
+    A share of all of them is of the background.
+    """
     rng = Random(seed)
     depth, block = rng.choice([1, 1, 2]), rng.choice([1, 2, 4])
     made = world(
@@ -116,13 +120,17 @@ def test_any_schedule_gives_the_answers_of_the_definition(seed):
     bounds = {"max_running": rng.choice([None, 2, 3]), "kv_share": rng.choice([1.0, 0.7])}
     terms = Terms(tenant=Tenant(name="t", **bounds))
     todo = [r and replace(r, terms=terms) if rng.random() < 0.4 else r for r in todo]
+    todo = [
+        r and replace(r, terms=replace(r.terms, is_background=True)) if rng.random() < background else r
+        for r in todo
+    ]
     rng.shuffle(todo)
     while any(todo) or made.scheduler.has_work:
         if todo and rng.random() < 0.5 and (request := todo.pop()) is not None:
             try:
                 made.add(request)
             except CapacityError:
-                assert isinstance(request.task, BeamSearch) or request.terms is terms
+                assert isinstance(request.task, BeamSearch) or request.terms.tenant is terms.tenant
         if rng.random() < 0.03 and made.requests:
             made.abort(rng.choice(sorted(made.requests)))
         if made.scheduler.has_work:
