@@ -1,4 +1,4 @@
-// Entry points that take sizes from files or callers, with random sizes, offsets, types and values: each call is refused or
+// llama.cpp#10380. Entry points that take sizes from files or callers, with random sizes, offsets, types and values: each call is refused or
 // stays inside memory that has exactly the size its contract asks for (a sanitizer sees the rest), ends, and gives the same
 // bits on every instruction set. HEADRACE_FUZZ_SECONDS: how long (default 2), HEADRACE_FUZZ_SEED: the first seed.
 #include <unistd.h>

@@ -6,12 +6,13 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 
 from headrace.base.clock import now_s
-from headrace.base.config import AccessConfig
+from headrace.base.config import AccessConfig, EngineConfig
 from headrace.base.errors import ConfigError
 from headrace.base.terms import Tenant
-from headrace.serve.app import ROUTE_FILES
+from headrace.serve.app import ROUTE_FILES, build_app
 from headrace.serve.front import keys as keys_module
 from headrace.serve.front.keys import load_keys
 from tests.serve.fake import FakeLLM, LiveServer, hello
@@ -33,6 +34,14 @@ def keys_file(folder: Path, text: str = KEYS) -> AccessConfig:
 
 def all_paths() -> list[str]:
     return [route.path for routes in ROUTE_FILES.all().values() for route in routes]  # type: ignore[attr-defined]
+
+
+def test_every_route_of_the_application_is_among_those_that_are_walked() -> None:
+    app, _ = build_app(FakeLLM(hello), EngineConfig(access=AccessConfig(api_key=("sesame",))))  # type: ignore[arg-type]
+    while not isinstance(app, Starlette):
+        app = app._app  # type: ignore[attr-defined]
+    assert {route.path for route in app.routes} == set(all_paths())  # type: ignore[attr-defined]
+    assert len(all_paths()) > 20
 
 
 def test_cve_2025_59425_every_route_but_the_probes_needs_a_key() -> None:

@@ -363,6 +363,7 @@ def test_health_answers_while_large_bodies_are_parsed() -> None:
 
 
 def test_a_huge_header_is_refused(live: LiveServer) -> None:
+    """CVE-2025-48956."""
     host, port = live.url[7:].split(":")
     with socket.create_connection((host, int(port))) as raw:
         raw.settimeout(5)

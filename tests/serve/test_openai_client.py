@@ -51,6 +51,7 @@ def test_chat(client: openai.OpenAI) -> None:
 
 
 def test_stream_equals_whole_and_usage_is_exact(client: openai.OpenAI) -> None:
+    """AP-3: the prompt counts once, choices add up, whole and streamed alike."""
     ask: Any = {
         "model": "smollm2",
         "messages": MESSAGES,
@@ -80,6 +81,8 @@ def test_stream_equals_whole_and_usage_is_exact(client: openai.OpenAI) -> None:
     )
     counted = sum(len(c.model_extra["token_ids"]) for c in whole.choices if c.model_extra)
     assert usage.completion_tokens == counted
+    assert usage.prompt_tokens_details is not None
+    assert usage.prompt_tokens_details.cached_tokens is not None
     assert whole.model_extra is not None
     assert whole.model_extra["seed"] == 5
 

@@ -279,6 +279,10 @@ def test_a_failure_in_the_middle_ends_the_stream_with_its_error() -> None:  # AP
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"stream": True, "stream_options": {"include_obfuscation": True}}, "include_obfuscation"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
+        ({"text": {"format": {"type": "text", "schema": {}}}}, "schema needs type 'json_schema', got 'text'"),
+        ({"text": {"format": {"type": "text", "strict": True}}}, "strict needs type 'json_schema'"),
+        ({"text": {"format": {"type": "json_object", "schema": {}}}}, "schema needs type 'json_schema'"),
+        ({"text": {"format": {"type": "json_object", "name": "x"}}}, "name needs type 'json_schema'"),
         ({"max_tokens": 3}, "unknown field 'max_tokens'"),
         ({"top_logprobs": 21}, "logprobs must be in [0, 20]"),
     ],
@@ -289,3 +293,10 @@ def test_what_is_not_honoured_is_refused_by_name(fake: LiveServer, change: Any, 
     assert message in answer.json()["error"]["message"]
     assert answer.json()["error"]["param"] == next(reversed(change))
     assert fake.llm.seen == []
+
+
+def test_a_text_format_asks_for_nothing(fake: LiveServer) -> None:
+    for form in ({"type": "text"}, {"type": "text", "schema": None, "name": None}):
+        answer = httpx.post(fake.url + PATH, json=ASK | {"text": {"format": form}})
+        assert answer.status_code == 200, answer.text
+        assert fake.llm.seen[-1].params.structured is None

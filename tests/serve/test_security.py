@@ -1,9 +1,6 @@
 """Advisories of other servers, FIELD_LESSONS chapter 16: each test names its row.
 
-Elsewhere: keys on all paths (`test_access`), headers and slow bodies (`test_bodies`, `test_connections`),
-templates (`unit/test_chat`), model directories with code (`unit/test_safetensors`), bad grammars
-(`test_structured`, `test_tools`), bounded caches of grammars (`unit/test_grammar`), tags without end
-(`unit/test_parts`), native entry points (`native/tests/test_fuzz.cc`), everything at random (`tests/fuzz`).
+`ROWS` says which file has the test of each row; everything at random is in `tests/fuzz`.
 """
 
 import ast
@@ -31,6 +28,25 @@ from tests.serve.conftest import Live
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "headrace").rglob("*.py"))
+ROWS = {
+    "CVE-2025-62164": "tests/serve/test_security.py",
+    "CVE-2025-32444": "tests/serve/test_security.py",
+    "CVE-2025-24357": "tests/unit/test_safetensors.py",
+    "CVE-2026-5760": "tests/unit/test_chat.py",
+    "CVE-2025-62426": "tests/serve/test_security.py",
+    "CVE-2025-48944": "tests/serve/test_structured.py",
+    "GHSA-mgrm-fgjv-mhv8": "tests/unit/test_grammar.py",
+    "vllm#51447": "tests/serve/test_security.py",
+    "vllm#16529": "tests/serve/test_security.py",
+    "CVE-2025-48956": "tests/serve/test_bodies.py",
+    "CVE-2025-59425": "tests/serve/test_access.py",
+    "CVE-2025-46570": "tests/serve/test_security.py",
+    "CVE-2026-0599": "tests/serve/test_security.py",
+    "llama.cpp#10380": "native/tests/test_fuzz.cc",
+    "sglang#36855": "tests/serve/test_security.py",
+    "CVE-2025-48887": "tests/unit/test_parts.py",
+    "CVE-2026-9540": "tests/serve/test_storm.py",
+}
 CHAT: Any = {"messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -45,6 +61,24 @@ def names_used(path: Path) -> set[str]:
         elif isinstance(node, ast.Call):
             found.add(ast.unparse(node.func))
     return found
+
+
+def named_tests(path: Path) -> set[str]:
+    """Names and first lines of a file's tests, spelled as names; of other languages the first line."""
+    if path.suffix != ".py":
+        return {plain(path.read_text().partition("\n")[0])}
+    found = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef)]
+    return {plain(f"{n.name} {ast.get_docstring(n)}") for n in found if n.name.startswith("test_")}
+
+
+def plain(text: str) -> str:
+    """Lower case, and one underscore for all that is neither letter nor digit."""
+    return "_".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_each_row_has_a_test_that_names_it(row: str) -> None:
+    assert any(plain(row) in name for name in named_tests(ROOT / ROWS[row]))
 
 
 def test_cve_2025_62164_nothing_loads_objects_or_code() -> None:
@@ -202,6 +236,20 @@ def test_vllm_16529_token_ids_are_those_of_the_model(live_server: Live, name: st
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == name
     assert httpx.get(live_server.url + "/health").status_code == 200
+
+
+def test_cve_2025_46570_a_salt_keeps_prompts_apart(live_server: Live) -> None:
+    """Prefix-cache timing and collisions, PC-5: another salt finds nothing of a prompt that was just here."""
+
+    def cached(**salt: str) -> int:
+        body = {"prompt": "A prompt of some blocks. " * 16, "max_tokens": 1, "temperature": 0} | salt
+        answer = httpx.post(live_server.url + "/v1/completions", json=body, timeout=60)
+        return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    assert cached(cache_salt="mine") == 0
+    assert cached(cache_salt="mine") >= 64
+    assert cached(cache_salt="yours") == cached(cache_salt="mine ") == 0
+    assert cached() == 0
 
 
 def test_cve_2026_0599_no_address_in_a_text_is_ever_opened(live_server: Live) -> None:

@@ -74,6 +74,7 @@ async def storm(url: str, seed: int, count: int) -> tuple[list[int | None], list
 
 
 def test_kv2_a_storm_of_disconnects_leaves_nothing_and_changes_no_neighbour(live_server: Live) -> None:
+    """CVE-2026-9540: what a request held is given back, however it ends."""
     url, files = live_server.url, Path(f"/proc/{live_server.process.pid}/fd")
     alone = httpx.post(url + "/v1/completions", json=NEIGHBOUR, timeout=60).json()["choices"]
     until_idle(url)

@@ -1,6 +1,8 @@
 """Grammars: what is refused from the text alone, what the compiler refuses, what is kept."""
 
 import json
+import resource
+from pathlib import Path
 
 import pytest
 
@@ -193,3 +195,24 @@ def test_many_different_grammars_take_bounded_memory(compiler, monkeypatch):
     assert cache.num_entries <= cache_module.MAX_ENTRIES
     assert 3_900 < cache.num_bytes <= 4_000
     assert 0 < cache.num_ready <= cache_module.MAX_READY
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_many_different_schemas_take_bounded_memory(compiler):
+    """GHSA-mgrm-fgjv-mhv8: 10,000 good schemas leave as much behind as the first thousands."""
+    cache = MatcherCache(compiler)
+    sizes = []
+    for i in range(10_000):
+        schema = {"type": "object", "properties": {f"p{i}": {"const": i}}, "additionalProperties": False}
+        grammar = Grammar.json(schema, whitespace="")
+        cache.take(grammar)
+        if i % 100 == 0:
+            cache.restock(grammar)
+        if i % 2000 == 1999:
+            sizes.append((cache.num_entries, cache.num_ready, resident_bytes()))
+    assert {entries for entries, _, _ in sizes} == {cache_module.MAX_ENTRIES}
+    assert {ready <= cache_module.MAX_READY for _, ready, _ in sizes} == {True}
+    assert sizes[-1][2] - sizes[1][2] < 16 << 20

@@ -2,10 +2,13 @@
 
 import time
 import tracemalloc
+from hashlib import sha256
+from itertools import product
 from typing import Any
 
 import pytest
 
+from headrace.base.config import all_settings
 from headrace.base.ids import AdapterId, BlockId
 from headrace.base.step import RowResult, StepResult
 from headrace.host.kv.keys import Domain, block_key
@@ -177,3 +180,28 @@ def test_pc9_the_cache_costs_little_when_nothing_repeats():
         seconds[is_on] = min(seconds.get(is_on, 9.0), time.process_time() - start)
     # 512 tokens take well over 50 ms on any CPU; two per cent of that is 1 ms a prompt.
     assert (seconds[True] - seconds[False]) / 40 < 1e-3
+
+
+def test_pc5_keys_are_strong_chained_and_without_a_switch():
+    """PC-5: nobody can weaken the hash, and no two domains or token lists can be spelled alike."""
+    assert not [name for s in all_settings() if "hash" in (name := s.name)]
+    parent = Domain(salt="s").root()
+    want = sha256(parent + b"".join(t.to_bytes(8, "little", signed=True) for t in (1, 2))).digest()
+    assert block_key(parent, [1, 2]) == want
+    assert block_key(block_key(parent, [1, 2]), [3]) != block_key(parent, [3])
+    fields = ("", "a", "aS", "Sa", "\0", "\1a")
+    parts = product((None, *map(AdapterId, fields)), fields, fields)
+    domains = [Domain(adapter=a, salt=s, kv_domain=k) for a, s, k in parts]
+    assert len({d.root() for d in domains}) == len(domains)
+
+
+def test_pc3_each_adapter_finds_its_own_blocks_only():
+    """PC-3: A, then B, then the base model, then each again: as cold, and as its own repetition."""
+    world = World(**MANY)
+    adapters = [AdapterId("a@1"), AdapterId("a@2"), AdapterId("b@1"), None]
+    for i, adapter in enumerate(adapters):
+        assert serve(world, f"cold{i}", range(40), adapter=adapter) == 0
+    for i, adapter in enumerate(adapters):
+        assert serve(world, f"warm{i}", range(40), adapter=adapter) == 32
+    world.verify()  # the simulated model's tokens depend on the adapter
+    assert len({world.tokens[f"warm{i}"] for i in range(4)}) > 1

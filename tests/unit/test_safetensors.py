@@ -104,6 +104,7 @@ def test_shard_names_cannot_leave_the_folder(folder):
 
 
 def test_pickles_and_code_are_refused_by_name(folder):
+    """CVE-2025-24357, CVE-2025-66448: no legacy archive, no code from a model's folder."""
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     opening_refused(folder, ".bin", "never")
     (folder / "pytorch_model.bin").rename(folder / "model.safetensors")

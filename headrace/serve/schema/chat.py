@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict
 
 from headrace.base.errors import RequestError
-from headrace.base.request import SamplingParams
+from headrace.base.request import MAX_LOGPROBS, SamplingParams
 from headrace.engine.chat.prompt import ChatOptions
 from headrace.host.text.tools.definitions import read_use
 from headrace.serve.schema.sampling import SamplingBody
@@ -110,6 +110,10 @@ class ChatBody(SamplingBody):
         """
         if self.top_logprobs is not None and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
+        if not 0 <= (self.top_logprobs or 0) <= MAX_LOGPROBS:
+            raise RequestError(
+                f"top_logprobs must be in [0, {MAX_LOGPROBS}], got {self.top_logprobs}", param="top_logprobs"
+            )
         both = self.max_tokens is not None and self.max_completion_tokens is not None
         if both and self.max_tokens != self.max_completion_tokens:
             raise RequestError(

@@ -206,7 +206,7 @@ class ResponsesBody(StrictBody):
         if self.text is not None:
             if self.text.verbosity is not None:
                 made["verbosity"] = self.text.verbosity
-            if self.text.format is not None and self.text.format.type != "text":
+            if self.text.format is not None:
                 made["response_format"] = _format(self.text.format)
         return made
 
@@ -309,10 +309,14 @@ def _format(form: TextFormat) -> dict[str, Any]:
     Raises:
         RequestError: a schema is missing, or is there where none belongs.
     """
-    if form.type == "json_object":
-        if form.schema_ is not None:
-            raise RequestError("text.format: a schema needs type 'json_schema'", param="text")
-        return {"type": "json_object"}
+    if form.type != "json_schema":
+        for name in form.model_fields_set - {"type"}:
+            if getattr(form, name) is not None:
+                spelled = name.rstrip("_")
+                raise RequestError(
+                    f"text.format: {spelled} needs type 'json_schema', got {form.type!r}", param="text"
+                )
+        return {"type": form.type}
     if form.schema_ is None:
         raise RequestError("text.format: json_schema needs a schema", param="text")
     given = form.model_dump(exclude_none=True, exclude={"type", "schema_"})
