@@ -122,6 +122,16 @@ def test_sa5_logprobs_do_not_depend_on_temperature_or_number(k):
         assert entry.logprob == known[entry.token_id]
 
 
+@pytest.mark.parametrize("budget", [1, 3, 16, 512])
+def test_a_failing_answer_has_the_logprobs_of_its_prompt_however_it_was_cut(budget):
+    """One token is allowed and banned: the prompt is scored, then no token can be drawn."""
+    request = ask("a", ids(40), prompt_logprobs=2, allowed_token_ids=(9,), bad_words_ids=((9,),))
+    life = Drive(rig().core(budget=budget)).run([request])["a"]
+    assert life.finish is FinishReason.ERROR
+    assert len(life.prompt_logprobs) == 39
+    assert life.answer == rig().solo(request).answer
+
+
 def test_prompt_logprobs_equal_the_logprobs_of_generating():
     prompt = ids(12)
     life = rig().solo(ask("a", prompt, max_tokens=10, logprobs=3))

@@ -296,6 +296,18 @@ def test_prompt_logprobs_cover_the_prompt_and_not_the_output():
     assert [e.token_id for e in result.prompt_logprobs] == ids[1:12]
 
 
+@pytest.mark.parametrize("max_logits", [1, 2, 3, 5, 16])
+def test_broken_logits_in_a_prompt_leave_what_was_before_them(max_logits):
+    """The same entries whether the prompt comes in one pass or in many."""
+    ids = [1, 2, 3, 4, 7, 5, 6, 7, 8]
+    start = begin(0, ids, prompt=9, prompt_logprobs=1)
+    rows = (row(0, 0, 9, wants=Wants.PROMPT_LOGPROBS),)
+    runner = make_runner(Counting(nan_token=7), max_logits=max_logits)
+    result = runner.run(StepPlan(step=1, begins=(start,), rows=rows)).rows[0]
+    assert "NaN" in result.error
+    assert [e.token_id for e in result.prompt_logprobs] == ids[1:5]
+
+
 def test_rows_change_their_block_table():
     state = DeviceState(2, 40, 10, VOCAB)
     state.begin(begin(1, [1, 2]))

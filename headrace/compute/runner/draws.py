@@ -107,14 +107,15 @@ class Draws:
         state, slot = self._state, piece.slot
         end = min(piece.start + piece.count + 1, int(state.num_prompt[slot]))
         targets = state.tokens[slot, piece.start + 1 : end]
-        if not len(targets):
+        if not len(targets) or outcome.error is not None:
             return
         k = int(state.prompt_logprobs[slot])
         sampled = self._backend.logprobs(_rows(logits, len(targets)), np.ascontiguousarray(targets), k)
-        if sampled.errors.any():
+        whole = len(targets)
+        if sampled.errors.any():  # those before stand, as they would had the prompt been cut there
             outcome.error = ERRORS[NUMERIC]
-            return
-        outcome.prompt_logprobs.extend(entry(sampled, i, k) for i in range(len(targets)))
+            whole = int(np.flatnonzero(sampled.errors)[0])
+        outcome.prompt_logprobs.extend(entry(sampled, i, k) for i in range(whole))
 
 
 def entry(sampled: Sampled, row: int, k: int) -> TokenLogprobs:

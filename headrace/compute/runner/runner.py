@@ -171,7 +171,12 @@ class Runner:
     def _close(self, row: Row, outcome: Outcome) -> RowResult:
         """Take drawn tokens into the slot."""
         if outcome.error is not None:
-            return RowResult(slot=row.slot, lease=row.lease, error=outcome.error)
+            return RowResult(
+                slot=row.slot,
+                lease=row.lease,
+                error=outcome.error,
+                prompt_logprobs=tuple(outcome.prompt_logprobs),
+            )
         if row.sample:
             self._state.append(int(row.slot), outcome.tokens)
         return RowResult(

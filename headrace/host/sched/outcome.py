@@ -53,6 +53,11 @@ def accept(seq: Sequence, row: Row, result: RowResult) -> Outcome:
     return news, finish
 
 
+def last_words(seq: Sequence, row: Row, result: RowResult) -> Delta:
+    """What a row that failed gave before: log-probabilities of the prompt, however it was cut into rows."""
+    return Delta(seq.request_id, prompt_logprobs=_new_prompt_logprobs(seq, row, result))
+
+
 def _accept_one(seq: Sequence, row: Row, result: RowResult) -> Outcome:
     """`accept` for one drawn token and nothing else, which is what nearly every row gives."""
     (token,) = result.tokens

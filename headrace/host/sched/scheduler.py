@@ -29,7 +29,7 @@ from headrace.host.sched.fair.door import Door
 from headrace.host.sched.fair.late import late_ones, next_late_s
 from headrace.host.sched.fair.rank import rank_of
 from headrace.host.sched.limits import ScheduleLimits
-from headrace.host.sched.outcome import accept
+from headrace.host.sched.outcome import accept, last_words
 from headrace.host.sched.picture import take_picture
 from headrace.host.sched.planner import Planner, learn
 from headrace.host.sched.queue import WaitQueue
@@ -239,8 +239,8 @@ class Scheduler:
 
     def _take(self, seq: Sequence, row: Row, result: RowResult, now_s: float) -> Delta | None:
         if result.error is not None:  # what this row computed is not to be trusted: do not publish it
-            asked = self._forks.leader_of(seq) if seq.is_beam else seq
-            return self._end(asked, FinishReason.ERROR, now_s, trouble=(result.error, ""))
+            asked, news = self._forks.leader_of(seq) if seq.is_beam else seq, last_words(seq, row, result)
+            return self._end(asked, FinishReason.ERROR, now_s, trouble=(result.error, ""), news=news)
         is_first = len(seq.tokens) == seq.num_prompt
         news, finish = accept(seq, row, result)
         if seq.track is not None:
