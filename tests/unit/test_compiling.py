@@ -44,10 +44,12 @@ class Fake:
 A, B, HEAVY = Tenant(name="a"), Tenant(name="b"), Tenant(name="heavy", weight=2.0)
 
 
-def group(name: str, source: str, count: int = 1, tenant: Tenant = ANYBODY) -> AddGroup:
+def group(
+    name: str, source: str, count: int = 1, tenant: Tenant = ANYBODY, *, later: bool = False
+) -> AddGroup:
     sampling = SamplingParams(structured=Grammar.regex(source), seed=1)
     ids = [f"{name}{i}" for i in range(count)]
-    terms = Terms(tenant=tenant)
+    terms = Terms(tenant=tenant, is_background=later)
     return AddGroup(
         requests=tuple(
             Request(request_id=cast("Any", i), prompt_ids=(1,), sampling=sampling, terms=terms) for i in ids
@@ -157,6 +159,16 @@ def test_tenants_take_turns_by_the_time_their_grammars_took():
         turns.put(group(f"a{i}", "x", tenant=A))
         turns.put(group(f"h{i}", "x", tenant=HEAVY))
     assert order(turns, {"a": 1.0, "heavy": 1.0})[:9].count("heavy") == 6
+
+
+def test_the_background_comes_after_all_others():
+    turns = Turns()
+    for i in range(3):
+        turns.put(group(f"a{i}", "x", tenant=A, later=True))
+    for i in range(3):
+        turns.put(group(f"b{i}", "x", tenant=B))
+        turns.put(group(f"a{i}", "x", tenant=A))
+    assert order(turns, {"a": 1.0, "b": 1.0}) == list("bababa") + ["a"] * 3
 
 
 def test_who_was_away_is_not_owed_for_it_and_nobody_sheds_a_debt_by_leaving():
