@@ -8,5 +8,5 @@ to bodies), `routes` (one file per family of endpoints), `endpoint` and `openapi
 `conversation` (what all that take messages do), `answering` (choices), `dialects` (answers made of blocks),
 `stream` (server-sent events, disconnects), `running` (ending a request by its id), `limits`, `front` (keys,
 and what else stands before the routes), `faults` (errors in each API's shape), `metrics`, `connection` (who
-may keep one open), `server` (start, signals, draining).
+may keep one open), `address`, `server` (start, signals, draining).
 """

@@ -1,4 +1,4 @@
-"""Starting and stopping: the socket, the engine, the HTTP loop, and what happens on TERM.
+"""Starting and stopping: the engine, the HTTP loop, and what happens on TERM.
 
 On TERM or INT the server stops admitting (`/ready` and new requests get 503), running requests get
 `drain_s` seconds, the rest is cut, and the engine ends. A second signal cuts at once.
@@ -13,31 +13,37 @@ from collections.abc import Callable, Generator
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.base.config import BatchConfig, EngineConfig, ServeConfig
+from headrace.base.config import BatchConfig, EngineConfig
 from headrace.base.errors import ConfigError
 from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.process.spawn import Spawned
+from headrace.serve.address import url_of
 from headrace.serve.app import build_app
 from headrace.serve.connection import http_config
 from headrace.serve.front.keys import load_keys
 from headrace.serve.state import Served
 
-MAX_PORT = 65535
-
 Announce = Callable[[AsyncLLM, str], None]
 """Told the started engine and the URL, once requests are accepted."""
 
 
-async def serve(config: EngineConfig, announce: Announce, spawned: Spawned | None = None) -> None:
-    """Run the server until a signal ends it; `spawned` is an engine process that was started already.
+async def serve(
+    config: EngineConfig, announce: Announce, sock: socket.socket, spawned: Spawned | None = None
+) -> None:
+    """Run the server until a signal ends it.
+
+    Args:
+        config: the settings.
+        announce: told when requests are accepted.
+        sock: from `address.bind`; closed here.
+        spawned: an engine process that was started already; None: one is started when it is needed.
 
     Raises:
-        ConfigError: the address cannot be used, or the settings are impossible.
+        ConfigError: the settings are impossible.
     """
-    check_batches(config.batch)
-    load_keys(config.access)  # what is wrong with them shows before the model loads
-    sock = bind(config.serve)
     with contextlib.closing(sock):
+        check_batches(config.batch)
+        load_keys(config.access)  # what is wrong with them shows before the model loads
         llm = await AsyncLLM.start(config, spawned)
         try:
             app, state = build_app(llm, config)
@@ -48,29 +54,6 @@ async def serve(config: EngineConfig, announce: Announce, spawned: Spawned | Non
                     await asyncio.to_thread(end)
         finally:
             await llm.close(0.0)
-
-
-def bind(config: ServeConfig) -> socket.socket:
-    """A bound socket; bound before the model loads, so that a taken port fails at once.
-
-    Raises:
-        ConfigError: the address cannot be used, or a setting is out of range.
-    """
-    check(config)
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, kind, proto)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-    except (OSError, OverflowError) as err:
-        raise ConfigError(
-            f"cannot listen on {config.host}:{config.port}: {err}; choose another "
-            f"--host or --port (0: any free port)",
-            param="serve.port",
-        ) from err
-    return sock
 
 
 def check_batches(config: BatchConfig) -> None:
@@ -92,37 +75,6 @@ def check_batches(config: BatchConfig) -> None:
         raise ConfigError(
             f"batch.result_days must be positive, got {config.result_days:g}", param="batch.result_days"
         )
-
-
-def check(config: ServeConfig) -> None:
-    """Refuse numbers that cannot be meant.
-
-    Raises:
-        ConfigError: a setting is out of range.
-    """
-    if not 0 <= config.port <= MAX_PORT:
-        raise ConfigError(f"serve.port must be in [0, {MAX_PORT}], got {config.port}", param="serve.port")
-    if config.max_body_bytes < 1:
-        raise ConfigError(
-            f"serve.max_body_bytes must be at least 1, got {config.max_body_bytes}",
-            param="serve.max_body_bytes",
-        )
-    if not config.write_timeout_s > 0:
-        raise ConfigError(
-            f"serve.write_timeout_s must be positive, got {config.write_timeout_s:g}",
-            param="serve.write_timeout_s",
-        )
-    if config.drain_s < 0:
-        raise ConfigError(
-            f"serve.drain_s must not be negative, got {config.drain_s:g}; 0 cuts at once",
-            param="serve.drain_s",
-        )
-
-
-def url_of(sock: socket.socket) -> str:
-    """The URL of a bound socket."""
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class InFlight:

@@ -15,9 +15,9 @@ from headrace.base.terms import Terms, caller_terms
 from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.chat.prompt import ChatOptions, ChatPrompt
 from headrace.engine.outputs import ChoiceDelta, EngineHealth, EngineStats, RequestOutput, Usage
+from headrace.serve.address import bind, url_of
 from headrace.serve.app import build_app
 from headrace.serve.connection import http_config
-from headrace.serve.server import bind, url_of
 
 
 class ByteTokenizer:

@@ -1,13 +1,19 @@
 """Commands on the embedded model, and what is left when the server is killed."""
 
+import inspect
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from headrace.base.config import all_settings
+from headrace.base.errors import ConfigError
+from headrace.cli.commands.serve import command as serve_command
 from tests.serve.conftest import serving
 
 
@@ -52,6 +58,20 @@ def test_inspect_reads_headers_only(smollm2_path: Path) -> None:
     assert facts["parameters"] == 134_515_008
     assert sum(facts["bytes_by_type"].values()) < facts["file_bytes"]
     assert facts["tokenizer"]["vocab_size"] == 49152
+
+
+def test_a_taken_port_is_refused_before_any_process_starts(monkeypatch) -> None:
+    monkeypatch.setattr(
+        "headrace.engine.process.spawn.spawn", lambda: pytest.fail("an engine process was started")
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("HEADRACE_SERVE_PORT", str(port))
+        given = dict.fromkeys(inspect.signature(serve_command).parameters) | {"check": False}
+        began_s = time.monotonic()
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: .*choose another"):
+            serve_command(**given)
+        assert time.monotonic() - began_s < 0.5
 
 
 def test_check_prints_settings_with_reasons_and_exits(smollm2_path: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from headrace.base.config import ServeConfig
 from headrace.base.errors import ConfigError
 from headrace.engine.outputs import ChoiceDelta, EngineHealth
 from headrace.serve import connection, limits
-from headrace.serve.server import bind
+from headrace.serve.address import bind
 from tests.serve.fake import FakeLLM, LiveServer, Seen, hello, word
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"

@@ -26,18 +26,20 @@ def command(
     del model  # it is in the settings
     if check:
         from headrace.engine.build import open_model
+        from headrace.serve.address import check as check_address
         from headrace.serve.front.keys import load_keys
-        from headrace.serve.server import check as check_server
         from headrace.serve.server import check_batches
 
-        check_server(settings.config.serve)
+        check_address(settings.config.serve)
         check_batches(settings.config.batch)
         load_keys(settings.config.access)
         _print_settings(open_model(settings.config, with_text=False).resolved, settings, is_whole=True)
         return
 
     from headrace.engine.process.spawn import spawn
+    from headrace.serve.address import bind
 
+    sock = bind(settings.config.serve)  # first: a taken port costs no start
     # The engine process imports its modules while this one imports the server.
     spawned = None if settings.config.serve.in_process else spawn()
 
@@ -48,7 +50,7 @@ def command(
         _print_settings(llm.resolved, settings)
         print(f"Headrace serves {llm.model_name} at {url}", flush=True)
 
-    asyncio.run(serve(settings.config, announce, spawned))
+    asyncio.run(serve(settings.config, announce, sock, spawned))
 
 
 def _print_settings(resolved: Any, gathered: Gathered, *, is_whole: bool = False) -> None:
