@@ -12,10 +12,11 @@ from threading import Event as Flag
 import pytest
 
 from headrace.base.clock import now_s
-from headrace.base.config import WatchConfig
+from headrace.base.config import ModelConfig, WatchConfig
 from headrace.base.errors import EngineDeadError
 from headrace.base.messages import AddGroup, AskStats, Finish
 from headrace.base.request import FinishReason, Request, SamplingParams
+from headrace.compute.weights.packed.cache import packed_files
 from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.llm import LLM
 from headrace.engine.process import remote
@@ -195,3 +196,40 @@ def test_a_sender_blocked_on_an_end_that_leaves_gives_up():
     with pytest.raises(EngineDeadError, match="gone"):
         sender.post(AskStats(ask_id=1))
     sender.close()
+
+
+async def test_the_end_of_the_engine_process_waits_for_packed_weights(smollm2_path, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path))
+    settings = replace(config(), model=ModelConfig(model=str(smollm2_path)))
+    client = await asyncio.to_thread(RemoteClient, settings)
+    client.start(lambda event: None)
+    await asyncio.to_thread(client.close)
+    assert client._process.returncode == 0
+    (file,) = packed_files(tmp_path / "packed")
+    assert file.is_whole
+
+
+ENDED_BUT_BUSY = """
+import socket, sys, time
+channel = socket.socket(fileno=int(sys.argv[1]))
+print("here", flush=True)
+channel.recv(1)
+channel.shutdown(socket.SHUT_RDWR)
+time.sleep(1.5)
+"""
+
+
+@pytest.mark.parametrize(("keep_s", "status"), [(20.0, 0), (0.1, -signal.SIGKILL)])
+def test_a_process_that_still_writes_files_gets_more_time_but_not_for_ever(keep_s, status, monkeypatch):
+    monkeypatch.setattr(remote, "END_S", 0.5)
+    monkeypatch.setattr(remote, "KEEP_S", keep_s)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-c", ENDED_BUT_BUSY, str(theirs.fileno())]
+        process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdout=subprocess.PIPE)
+    client = RemoteClient(spawned=Spawned(process, ours))
+    client.start(lambda event: None)
+    assert process.stdout.read(4) == b"here"
+    client.close()
+    assert process.returncode == status
+    process.stdout.close()

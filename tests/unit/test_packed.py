@@ -27,7 +27,7 @@ from headrace.compute.weights.checkpoint import open_checkpoint
 from headrace.compute.weights.packed import cache as folder_of_files
 from headrace.compute.weights.packed import file as packed_file
 from headrace.compute.weights.packed import store
-from headrace.compute.weights.packed.cache import PackedCache, packed_files, remove_packed
+from headrace.compute.weights.packed.cache import PackedCache, packed_bytes, packed_files, remove_packed
 from headrace.compute.weights.packed.file import Draft, read_table, write_file
 from tests.kit.engine import make_backend, tiny_llama
 from tests.kit.forward import Harness
@@ -474,16 +474,59 @@ def test_files_of_a_model_are_found_and_removed_with_it(model, cache):
     assert not list(cache.folder.iterdir())
 
 
-def test_the_list_of_models_shows_what_packed_weights_take(tmp_path, monkeypatch):
+def test_the_list_of_models_shows_what_packed_weights_take(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path))
     e = catalogue.entry("smollm2:135m")
-    assert catalogue.packed_bytes(e) == 0
+    model, folder = catalogue.cached_path(e), catalogue.packed_dir()
+    assert packed_bytes(model, packed_files(folder)) == 0
     packed = PackedCache(mode="map", limit_bytes=1, folder=catalogue.packed_dir())
     path = packed.path(catalogue.cached_path(e), "identity", "layout")
     path.parent.mkdir()
     path.write_bytes(bytes(1000))
     path.with_name("smollm2-135m-other.packed").write_bytes(bytes(10))
-    assert catalogue.packed_bytes(e) == 1000
+    path.with_suffix(".part").write_bytes(bytes(200))  # its writer was stopped
+    assert packed_bytes(model, packed_files(folder)) == 1200
+    command("list", json=True)
+    (row,) = (r for r in json.loads(capsys.readouterr().out) if r["name"] == "smollm2:135m")
+    assert row["packed_bytes"] == 1200
+    command("rm", "smollm2:135m")
+    assert [p.name for p in folder.iterdir()] == ["smollm2-135m-other.packed"]
+
+
+def test_listing_and_removing_go_by_the_same_rule(model, cache):
+    """Equal names in two folders are two models: neither shows or loses what the other one has."""
+    Start(model, cache)
+    other = model.with_name("elsewhere") / model.name
+    files = packed_files(cache.folder)
+    assert packed_bytes(model, files) == files[0].bytes > 0
+    assert packed_bytes(other, files) == remove_packed(other, cache.folder) == 0
+    assert remove_packed(model, cache.folder) == files[0].bytes
+
+
+def test_what_a_stopped_writer_left_counts_to_the_limit_and_goes_first(model, cache):
+    Start(model, cache)
+    size = packed_files(cache.folder)[0].bytes
+    left = cache.folder / f"other-{'0' * 16}.part"
+    held = cache.folder / f"held-{'0' * 16}.part"
+    for path in (left, held):
+        path.write_bytes(bytes(size))
+    small = replace(cache, limit_bytes=3 * size)
+    another = shutil.copytree(model, model.with_name("another"))
+    with held.open() as writing:
+        fcntl.flock(writing, fcntl.LOCK_EX)
+        assert remove_packed(Path("held.gguf"), cache.folder) == 0
+        Start(another, small)
+        names = {f.path.name for f in packed_files(cache.folder)}
+        assert left.name not in names
+        assert held.name in names
+        assert len(names) == 3  # both models fit beside the one that is being written
+        Start(shutil.copytree(model, model.with_name("third")), small)
+        assert {f.source for f in packed_files(cache.folder) if f.is_whole} == {
+            str(another),
+            str(model.with_name("third")),
+        }
+    assert remove_packed(Path("held.gguf"), cache.folder) == size
+    assert not held.exists()
 
 
 def test_packed_weights_whose_model_file_is_gone_can_be_removed(model, cache, monkeypatch, capsys):

@@ -29,13 +29,16 @@ def command(
 
 
 def _list(as_json: bool) -> None:
+    from headrace.compute.weights.packed.cache import packed_bytes, packed_files
+
+    files = packed_files(catalogue.packed_dir())
     rows: list[dict[str, Any]] = [
         {
             "name": e.name,
             "title": e.title,
             "license": e.license,
             "bytes": e.size_bytes,
-            "packed_bytes": catalogue.packed_bytes(e),
+            "packed_bytes": packed_bytes(catalogue.cached_path(e), files),
             "path": str(catalogue.cached_path(e)) if catalogue.cached_path(e).is_file() else None,
         }
         for e in catalogue.CATALOGUE

@@ -21,7 +21,6 @@ Progress = Callable[[str, int, int], None]
 """Called with a label, bytes done and bytes in all while a model is fetched."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(/[\w.-]{1,120}\.gguf)?")
-PACKED_SUFFIX = ".packed"
 _CHUNK_BYTES = 1 << 22
 
 
@@ -33,12 +32,6 @@ def models_dir() -> Path:
 def packed_dir() -> Path:
     """Folder of packed weights (`weights/packed`)."""
     return cache_dir() / "packed"
-
-
-def packed_bytes(e: CatalogueEntry) -> int:
-    """What the packed weights of an entry take on disk."""
-    stem = Path(e.filename).stem
-    return sum(f.stat().st_size for f in packed_dir().glob(f"{stem}-{'[0-9a-f]' * 16}{PACKED_SUFFIX}"))
 
 
 def names() -> tuple[str, ...]:

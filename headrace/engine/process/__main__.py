@@ -7,14 +7,16 @@ import socket
 import sys
 from dataclasses import dataclass
 from threading import Event as Flag
-from threading import Thread
+from threading import Thread, current_thread
+from threading import enumerate as enumerate_threads
 
+from headrace.base.clock import now_s
 from headrace.base.errors import EngineDeadError
 from headrace.base.faults import fault_of
 from headrace.base.messages import Failed, Ready, Shutdown
 from headrace.engine.build import Phases, build_core, open_model
 from headrace.engine.loop import EngineLoop
-from headrace.engine.process.ipc import Channel, Start
+from headrace.engine.process.ipc import KEEP_S, Channel, Start
 
 BEAT_S = 0.25
 
@@ -43,7 +45,17 @@ def main(arguments: list[str]) -> int:
     Thread(target=_beat, args=(channel, loop, ended), name="beat", daemon=True).start()
     loop.run()
     ended.set()
+    if ears.is_told_to_end:  # after a failure the parent wants a new process at once
+        channel.close()  # tells the parent that the engine has ended and only files are written
+        _await_threads(now_s() + KEEP_S)
     return 0
+
+
+def _await_threads(until_s: float) -> None:
+    """Wait for threads that the end of a program waits for: who writes packed weights."""
+    for thread in enumerate_threads():
+        if thread is not current_thread() and not thread.daemon:
+            thread.join(max(0.0, until_s - now_s()))
 
 
 @dataclass(slots=True)
@@ -52,6 +64,7 @@ class _Ears:
 
     channel: Channel
     loop: EngineLoop | None = None
+    is_told_to_end: bool = False
 
     def listen(self) -> None:
         """Pass commands on; without a parent there is nobody to work for."""
@@ -62,8 +75,9 @@ class _Ears:
                 os._exit(3)
             if command is None or self.loop is None:  # gone, or wants the end before it was told `Ready`
                 os._exit(0)
+            self.is_told_to_end = isinstance(command, Shutdown)
             self.loop.put(command)
-            if isinstance(command, Shutdown):
+            if self.is_told_to_end:
                 return
 
 
@@ -72,7 +86,8 @@ def _beat(channel: Channel, loop: EngineLoop, ended: Flag) -> None:
         try:
             channel.send(loop.beat())
         except EngineDeadError:
-            os._exit(0)
+            if not ended.is_set():
+                os._exit(0)
 
 
 if __name__ == "__main__":

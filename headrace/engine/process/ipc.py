@@ -65,6 +65,8 @@ KINDS: tuple[type[Any], ...] = (
 """The kind byte is the index here."""
 HEADER = struct.Struct("<IB")
 MAX_FRAME_BYTES = 256 << 20
+KEEP_S = 20.0
+"""Seconds that the process may go on writing packed weights after the engine has ended."""
 MAX_WAIT_S = 1e6
 """Longer waits do not fit the system call."""
 

@@ -21,7 +21,7 @@ from headrace.base.messages import (
     Shutdown,
 )
 from headrace.engine.client import OnEvent
-from headrace.engine.process.ipc import Channel, Start
+from headrace.engine.process.ipc import KEEP_S, Channel, Start
 from headrace.engine.process.spawn import Spawned, spawn
 from headrace.engine.watch import Watch
 
@@ -64,6 +64,8 @@ class RemoteClient:
         self._limits = watch or WatchConfig()
         self._watch = Watch(self.beat, self._limits.restart_s)
         self._ended = Flag()
+        self._has_ended = Flag()
+        """The process has said its last word."""
         self._on_event: OnEvent
         self._take(spawned or spawn())
         if config is not None:
@@ -122,11 +124,24 @@ class RemoteClient:
             return
         try:
             channel.post(Shutdown())
-            process.wait(END_S)
+            self._await_end(process)
         except (EngineDeadError, subprocess.TimeoutExpired):
             process.kill()
             process.wait()
         channel.close()
+
+    def _await_end(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait for the process: longer for one whose engine has ended and which writes files still.
+
+        Raises:
+            subprocess.TimeoutExpired: it did not end in time.
+        """
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            if not self._has_ended.is_set():
+                raise
+            process.wait(KEEP_S)
 
     def _take(self, spawned: Spawned) -> None:
         self._process = spawned.process
@@ -195,6 +210,7 @@ class RemoteClient:
         self._note(None)
         with self._lock:
             if self._is_closing:
+                self._has_ended.set()
                 return False
         code = self._reap()
         self._on_event(_death(f"the engine process ended with status {code} and is being started again"))

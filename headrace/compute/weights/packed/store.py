@@ -21,8 +21,8 @@ class PackedStore:
     """Matrices of one model for one backend.
 
     Opening brings a file's weights into memory. `finish` writes a new file in a thread when any matrix had to
-    be packed. The interpreter's end waits for that thread; a process that leaves with `os._exit` does not:
-    then the next start that packs writes the file.
+    be packed. The end of a program waits for that thread, that of the engine process for some seconds; where
+    it was not enough, the next start that packs writes the file.
     """
 
     def __init__(self, backend: Backend, checkpoint: Checkpoint, cache: PackedCache | None) -> None:
