@@ -20,7 +20,7 @@ from headrace.compute.device.kinds.cpu import memory
 from headrace.compute.device.limits import machine_limits
 from headrace.compute.models.load import LoadedModel, load_model
 from headrace.compute.ops.api import Backend
-from headrace.compute.ops.bind import choose, choose_backend
+from headrace.compute.ops.bind import choose, choose_backend, head_sizes
 from headrace.compute.runner.hidden import HiddenPass
 from headrace.compute.runner.runner import Runner, RunnerParts
 from headrace.compute.runner.state import DeviceState
@@ -93,9 +93,7 @@ def open_model(config: EngineConfig, phases: Phases | None = None, *, with_text:
     with phases.phase("resolve"):
         resolved = resolve(config, model_facts(config, checkpoint), device_facts(config))
     with phases.phase("tokenizer"):
-        text = NO_TEXT
-        if with_text:
-            text = load_text(checkpoint.tokenizer_source, checkpoint.generation, config.model.tokenizer)
+        text = text_of(config, checkpoint) if with_text else NO_TEXT
     return OpenedModel(
         checkpoint=checkpoint,
         text=text,
@@ -126,7 +124,7 @@ class TextLoading:
 
     def _make(self, config: EngineConfig, checkpoint: Checkpoint) -> None:
         try:
-            self._made = load_text(checkpoint.tokenizer_source, checkpoint.generation, config.model.tokenizer)
+            self._made = text_of(config, checkpoint)
         except Exception as error:  # noqa: BLE001 - raised in the thread that asks for the result
             self._error = error
 
@@ -186,6 +184,7 @@ def device_facts(config: EngineConfig) -> DeviceFacts:
         reasons=choice.reasons,
         memory_bytes=room.available_bytes,
         memory_reason=room.reason,
+        heads=head_sizes(choice.name),
     )
 
 
@@ -250,7 +249,9 @@ def build_core(
         num_slots=resolved.max_num_seqs,
     )
     structured = Structured(
-        text or partial(text_of, opened), opened.checkpoint.spec.vocab_size, resolved.threads
+        text or partial(text_of, resolved.config, opened.checkpoint),
+        opened.checkpoint.spec.vocab_size,
+        resolved.threads,
     )
     with phases.phase("limits"):
         meter = StepMeter(step_model(resolved, opened.checkpoint, model.weight_bytes))
@@ -272,13 +273,12 @@ def step_model(resolved: Resolved, checkpoint: Checkpoint, weight_bytes: int) ->
     return StepModel(shape, machine_limits(resolved.threads, resolved.isa, probe=probe))
 
 
-def text_of(opened: OpenedModel) -> Text:
-    """The text side of a model that was opened without it.
+def text_of(config: EngineConfig, checkpoint: Checkpoint) -> Text:
+    """The text side of a model.
 
     Raises:
         CheckpointError: the tokenizer is broken.
     """
-    checkpoint, config = opened.checkpoint, opened.resolved.config
     return load_text(checkpoint.tokenizer_source, checkpoint.generation, config.model.tokenizer)
 
 
@@ -324,7 +324,7 @@ def make_runner(resolved: Resolved, model: LoadedModel, backend: Backend) -> Run
     )
     measures = model.rope.kind != "static"
     each = replace(limits, max_logits=limits.max_tokens)  # a mean wants the hidden state of every token
-    hidden = HiddenPass(lambda: backend.compile(model.hidden, each, pool))
+    hidden = HiddenPass(backend.compile(model.hidden, each, pool))
     return Runner(
         RunnerParts(
             backend=backend,

@@ -4,13 +4,13 @@ What cannot work fails here, with what would fit, before a byte of weights is lo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from headrace.base.config import AccessConfig, EngineConfig
 from headrace.base.errors import ConfigError, RequestError, ShapeError
 from headrace.base.tasks import AUTO, OFF, Speculation
 from headrace.compute.ops.api import KVGeometry, StepLimits
-from headrace.compute.ops.heads import check_head_size
+from headrace.compute.ops.heads import HeadSizes
 from headrace.compute.spec.proposer import PROPOSERS
 from headrace.engine.sizing import PoolPlan, StepShape, plan_pool
 
@@ -64,6 +64,8 @@ class DeviceFacts:
     memory_bytes: int
     """What this process may still take."""
     memory_reason: str
+    heads: HeadSizes = field(default_factory=HeadSizes)
+    """Head sizes that the backend's attention takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +225,7 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
         raise ConfigError(f"kv.block_size must be in [1, 1024], got {config.kv.block_size}")
     geometry = geometry_of(config, model)
     try:
-        check_head_size(device.backend, model.head_size)
+        device.heads.check(model.head_size)
     except ShapeError as error:
         raise ConfigError(error.message, param="device.backend") from error
     length = _context(config, model)
@@ -295,7 +297,7 @@ def _note_speculation(config: EngineConfig, notes: _Notes) -> None:
 
 
 def _check_watch(config: EngineConfig) -> None:
-    for name in ("stall_s", "restart_s", "silence_s"):
+    for name in ("stall_s", "restart_s", "silence_s", "load_s"):
         value = getattr(config.watch, name)
         if not value >= MIN_WATCH_S:
             raise ConfigError(f"watch.{name} must be at least {MIN_WATCH_S:g}, got {value:g}")

@@ -44,14 +44,15 @@ class StepShape:
     def working_bytes(self) -> int:
         """Memory besides weights and pool: processes, activations in float32 and 8 bits, logits, slots.
 
-        Values whose lives do not meet share memory: six widths and four MLP widths per token suffice.
+        Values whose lives do not meet share memory: four widths and three and a half MLP widths per
+        token suffice for a program. There are two: hidden states for embeddings have their own.
         """
         return max(WORKING_BYTES, PROCESS_BYTES + self.step_bytes)
 
     @property
     def step_bytes(self) -> int:
         """Memory of the largest step by itself: activations, logits, slots."""
-        activations = 4 * self.tokens * (6 * self.width + 4 * self.mlp_width)
+        activations = 2 * 4 * self.tokens * (4 * self.width + 7 * self.mlp_width // 2)
         logits = 8 * self.logits * self.vocab_size
         slots = 8 * self.slots * self.length
         return activations + logits + slots

@@ -3,6 +3,8 @@
 That no schedule changes their bits is part of the random schedules of `test_exactness`.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,9 +13,10 @@ from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.request import FinishReason, Request, SamplingParams
 from headrace.base.tasks import Pooling
 from headrace.engine.llm import LLM
+from headrace.engine.sizing import StepShape
 from tests.kit.backends import BACKENDS
 from tests.kit.checkpoints import FAMILIES, make, tokens
-from tests.kit.engine import LENGTH, Drive, Rig, rig, tiny_llama
+from tests.kit.engine import LENGTH, VOCAB, Drive, Rig, rig, tiny_llama
 
 PARAMS = SamplingParams(max_tokens=1, seed=0)
 
@@ -89,13 +92,31 @@ def test_a_prompt_may_fill_the_context_but_not_exceed_it(llm):
         llm.embed([5], pooling="max")
 
 
+def test_no_program_is_made_within_a_step_and_the_plan_counts_both(monkeypatch):
+    core = rig("native").core(slots=4, budget=4096)
+    monkeypatch.setattr(
+        "headrace.compute.ops.backends.native.backend.NativeBackend.compile",
+        lambda *_: pytest.fail("compiled in a step"),
+    )
+    lives = Drive(core).run([pooled("a", [5, 6, 7], Pooling.MEAN)])
+    assert lives["a"].pooled
+    programs = (core.runner._parts.program, core.runner._hidden._program)
+    need = sum(p.native.bytes for p in programs)
+    shape = StepShape(
+        tokens=4096, logits=64, slots=4, length=LENGTH, width=32, mlp_width=64, vocab_size=VOCAB
+    )
+    large = replace(shape, tokens=1 << 20)  # beyond what is set aside at least
+    per_token = (large.working_bytes - replace(large, tokens=1 << 19).working_bytes) / (1 << 19)
+    assert need < 4096 * per_token + 8 * 64 * VOCAB
+
+
 def test_broken_hidden_states_are_an_error_of_that_request_alone():
     from headrace.base.step import Row, SlotBegin, Wants
     from headrace.compute.runner.hidden import BROKEN, HiddenPass
 
     states = np.ones((2, 4), np.float32)
     states[0, 1] = np.nan
-    made = HiddenPass(lambda: pytest.fail("not needed"))
+    made = HiddenPass(None)  # type: ignore[arg-type] - no program runs here
     for slot in (0, 1):
         made.begin(SlotBegin(slot=slot, lease=slot, request=pooled(f"r{slot}", [1], Pooling.LAST),
                              token_ids=(1,), blocks=(0,)))  # fmt: skip

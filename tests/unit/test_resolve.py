@@ -15,6 +15,7 @@ from headrace.base.config import (
 )
 from headrace.base.errors import ConfigError
 from headrace.base.tasks import Speculation
+from headrace.compute.ops.bind import head_sizes
 from headrace.engine.resolve import DeviceFacts, ModelFacts, geometry_of, resolve
 from headrace.engine.sizing import WORKING_BYTES
 
@@ -36,6 +37,7 @@ DEVICE = DeviceFacts(
     reasons=("built in", "best of two", "four cores"),
     memory_bytes=8 << 30,
     memory_reason="cgroup",
+    heads=head_sizes("native"),
 )
 
 
@@ -60,7 +62,8 @@ def test_head_sizes_the_kernels_lack_are_refused_before_loading(size):
     model = replace(MODEL, head_size=size)
     with pytest.raises(ConfigError, match=rf"size is {size}; .* multiples of 8 up to 256: use --backend"):
         resolve(config(), model, DEVICE)
-    assert resolve(config(), model, replace(DEVICE, backend="reference")).geometry.head_size == size
+    other = replace(DEVICE, backend="reference", heads=head_sizes("reference"))
+    assert resolve(config(), model, other).geometry.head_size == size
 
 
 @pytest.mark.parametrize(

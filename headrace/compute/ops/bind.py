@@ -15,9 +15,10 @@ from headrace.base.errors import ConfigError
 from headrace.compute.device.kinds.cpu import detect
 from headrace.compute.ops.api import Backend
 from headrace.compute.ops.backends.reference.backend import ReferenceBackend
+from headrace.compute.ops.heads import HeadSizes
 from headrace.compute.ops.self_test import self_test
 
-__all__ = ["Choice", "available_isas", "choose", "choose_backend", "self_test"]
+__all__ = ["Choice", "available_isas", "choose", "choose_backend", "head_sizes", "self_test"]
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,12 @@ def available_isas() -> tuple[str, ...]:
     """Instruction sets of the native kernels that run here, best first; empty without the extension."""
     module, _ = native_module()
     return () if module is None else tuple(module.isas())
+
+
+def head_sizes(name: str) -> HeadSizes:
+    """What attention of a backend takes; `name` is that of a `Choice`."""
+    heads: HeadSizes = import_module(f"headrace.compute.ops.backends.{name}.heads").HEADS
+    return heads
 
 
 def choose(name: str = "auto", isa: str = "auto", threads: int | None = None) -> Choice:

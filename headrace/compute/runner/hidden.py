@@ -1,10 +1,10 @@
 """Rows whose hidden states are pooled into one vector: a program without the head, and sums over chunks.
 
 A mean is a sum of float64 values, token after token in the order of positions, carried in the slot from chunk
-to chunk: the same bits however the prompt was cut. The program is made when the first such row comes.
+to chunk: the same bits however the prompt was cut.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,12 +31,11 @@ class HiddenPass:
     """Computes rows that want hidden states.
 
     Args:
-        compile_program: makes the program [S, E]; called once, when it is first needed.
+        program: gives hidden states [S, E]. Made at the start: a step must not wait for it.
     """
 
-    def __init__(self, compile_program: Callable[[], Program]) -> None:
-        self._compile = compile_program
-        self._program: Program | None = None
+    def __init__(self, program: Program) -> None:
+        self._program = program
         self._pools: dict[int, _Pool] = {}
 
     def begin(self, begin: SlotBegin) -> None:
@@ -58,8 +57,6 @@ class HiddenPass:
 
     def run(self, context: ForwardContext) -> F32:
         """Hidden states [S, E] of the wanted tokens, valid until the next run."""
-        if self._program is None:
-            self._program = self._compile()
         return self._program.run(context)
 
     def take(self, rows: Sequence[Row], pieces: Sequence[Piece], hidden: F32) -> list[RowResult]:

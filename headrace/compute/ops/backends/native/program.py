@@ -76,7 +76,13 @@ class _Builder:
         output = self.recording.output.root
         touches.append([output])
         shared = lives(touches, lambda thing: self._bytes(thing, self._max_rows(thing)))
-        own = {t for things in touches for t in things if self._is_private(t)}
+        marked: set[Hashable] = {n.output for n in self.recording.nodes if n.params.get("private")}
+        own = {
+            t
+            for things in touches
+            for t in things
+            if (t.private if isinstance(t, Quantized) else t in marked)
+        }
         private = lives(
             [[t for t in things if t in own] for things in touches],
             lambda thing: self._bytes(thing, _native.PRIVATE_ROWS),
@@ -87,11 +93,6 @@ class _Builder:
     def _things(node: Node) -> list[Hashable]:
         floats: list[Hashable] = [value.root for value in node.touched]
         return floats + [q for q in (node.quant_in, node.quant_out) if q is not None]
-
-    def _is_private(self, thing: Hashable) -> bool:
-        if isinstance(thing, Quantized):
-            return thing.private
-        return any(n.output is thing and n.params.get("private") for n in self.recording.nodes)
 
     def _max_rows(self, thing: Any) -> int:
         return self.limits.max_logits if thing.rows == LOGITS else self.limits.max_tokens

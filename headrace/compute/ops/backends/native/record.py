@@ -93,8 +93,9 @@ class Recording:
 
     def producer(self, value: Value) -> int | None:
         """Index of the node that makes the root of `value`."""
+        root = value.root
         for i, node in enumerate(self.nodes):
-            if node.output is value.root:
+            if node.output is root:
                 return i
         return None
 
@@ -104,7 +105,8 @@ class Recording:
         found: list[int] = []
         for i in range(start, len(self.nodes)):
             for x in self.nodes[i].inputs:
-                if x.root is root and x.start < end and first < x.start + x.width:
+                base = x if x.base is None else x.root
+                if base is root and x.start < end and first < x.start + x.width:
                     found.append(i)
                     break
         return found
