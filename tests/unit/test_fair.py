@@ -9,6 +9,7 @@ from headrace.base.request import FinishReason
 from headrace.base.terms import Tenant, Terms
 from headrace.engine.output import _error_of
 from headrace.host.sched.fair.account import MAX_RETRY_S
+from headrace.host.sched.fair.line import FairLine
 from headrace.host.sched.fair.rank import MOST_LEVELS, levels_of
 from headrace.host.sched.limits import ScheduleLimits
 from tests.kit.host import World, make_request
@@ -305,3 +306,18 @@ def test_retry_after_is_the_queue_over_the_measured_rate():
         where.add(*(make_request(f"t{i}", [1, i], 4) for i in range(5)))
     # each request takes four steps of 0.01 s; five must leave
     assert caught.value.retry_after_s == pytest.approx(0.2, rel=0.25)
+
+
+def test_a_full_server_does_not_compare_those_who_wait_in_every_step(monkeypatch):
+    where = world()
+    for i in range(2):
+        ask(where, f"first-{i}", terms("first"), max_tokens=30)
+    where.step()
+    for i in range(50):
+        ask(where, f"{i}-x", terms(str(i)))
+    with monkeypatch.context() as patch:
+        patch.setattr(FairLine, "_best", lambda *_: pytest.fail("compared"))
+        for _ in range(10):
+            where.step()
+    where.run()
+    where.verify()

@@ -202,6 +202,8 @@ class Planner:
             return None
         gate = self._policy.gate(_view(queue, self.roster, self.entrance.num_admitted, now_s))
         self.opens_at_s = gate.opens_at_s
+        if queue.fresh and not self.roster.num_free:  # who of all tenants is next need not be found out
+            return WaitReason.SLOTS if gate.num_admit > 0 else WaitReason.WINDOW
         return self._admit_fresh(batch, now_s, gate.num_admit)
 
     def _admit_fresh(self, batch: Batch, now_s: float, num_admit: int) -> WaitReason | None:

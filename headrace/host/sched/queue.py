@@ -9,12 +9,12 @@ seconds between plans to the reason that held back its head; a sequence notes th
 takes the difference when it leaves.
 """
 
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Collection, Iterator, Mapping
 
 from headrace.base.errors import InvariantError
 from headrace.base.ids import RequestId
-from headrace.host.sched.fair.line import FairLine
+from headrace.host.sched.fair.line import FairLine, cut
 from headrace.host.sched.fair.rank import Rank
 from headrace.host.sched.sequence import Sequence, SequenceState, WaitReason
 
@@ -131,7 +131,7 @@ class WaitQueue:
                 if seconds > before[reason]:
                     waits[reason] = waits.get(reason, 0.0) + seconds - before[reason]
         elif seq.life.num_preempted > 0:
-            _cut(self.returning, seq)
+            cut(self.returning, seq)
             waits[WaitReason.PREEMPTED] = waits.get(WaitReason.PREEMPTED, 0.0) + now_s - since_s
             return
         elif self._held.pop(seq.request_id, None) is not None:
@@ -235,10 +235,3 @@ class WaitQueue:
 
 def _rank(seq: Sequence) -> Rank:
     return seq.rank
-
-
-def _cut(line: list[Sequence], seq: Sequence) -> None:
-    i = bisect_left(line, seq.rank, key=_rank)
-    if i >= len(line) or line[i] is not seq:
-        raise InvariantError(f"request {seq.request_id!r} is not where it should wait")
-    del line[i]

@@ -58,10 +58,7 @@ class FairLine:
         """
         name = seq.account.tenant.name
         lane = self._lanes.get(name, [])
-        i = bisect_left(lane, seq.rank, key=_rank)
-        if i >= len(lane) or lane[i] is not seq:
-            raise InvariantError(f"request {seq.request_id!r} is not where it should wait")
-        del lane[i]
+        cut(lane, seq)
         self._len -= 1
         if not lane:
             del self._lanes[name]
@@ -106,6 +103,18 @@ class FairLine:
     def _moment(self, item: tuple[int, list[Sequence]]) -> float:
         """When the first of a class came, moved by its priority."""
         return item[0] * self._ageing_s + min(s.life.arrival_s for s in item[1])
+
+
+def cut(line: list[Sequence], seq: Sequence) -> None:
+    """Take a sequence out of a list that is in the order of ranks.
+
+    Raises:
+        InvariantError: it is not in it.
+    """
+    i = bisect_left(line, seq.rank, key=_rank)
+    if i >= len(line) or line[i] is not seq:
+        raise InvariantError(f"request {seq.request_id!r} is not where it should wait")
+    del line[i]
 
 
 def _rank(seq: Sequence) -> Rank:

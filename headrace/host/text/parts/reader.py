@@ -16,6 +16,8 @@ HOLD_CHARS = 1024
 """A call is given when it is whole, so that text which only looks like one can stay content; arguments longer
 than this are given as they come."""
 MAX_NAME_CHARS = 256
+ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
+"""What models call the arguments of a call."""
 
 
 @dataclass(slots=True)
@@ -137,24 +139,12 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallKeys:
-    """How a call is spelled as an object: the keys of its name and of its arguments."""
-
-    name: frozenset[str] = frozenset({"name"})
-    arguments: frozenset[str] = frozenset({"arguments", "parameters"})
-
-
-KEYS = CallKeys()
-
-
 class ObjectReader:
     """Reads one object `{"name": …, "arguments": {…}}`, its keys in any order, others passed over."""
 
-    def __init__(self, calls: Calls, keys: CallKeys = KEYS) -> None:
+    def __init__(self, calls: Calls) -> None:
         self.status = Status.OPEN
         self._calls = calls
-        self._keys = keys
         self._arguments = Arguments(calls)
         self._seen: set[str] = set()
         self._expected = "{"
@@ -215,8 +205,8 @@ class ObjectReader:
                 self.status = Status.FAILED
 
     def _begin_key(self, key: str) -> None:
-        self._what = "name" if key in self._keys.name else "other"
-        if key in self._keys.arguments:
+        self._what = "name" if key == "name" else "other"
+        if key in ARGUMENT_KEYS:
             self._what = "arguments"
         if self._what in self._seen:
             self.status = Status.FAILED
@@ -246,7 +236,6 @@ class FrameReader:
         end: the text that ends the frame; empty: there is none. Models forget it, so it may be missing.
         separators: characters that may stand between calls, besides white space.
         in_list: the calls may stand in brackets.
-        keys: how calls are spelled.
     """
 
     def __init__(
@@ -256,14 +245,12 @@ class FrameReader:
         end: str = "",
         separators: str = "",
         in_list: bool = False,
-        keys: CallKeys = KEYS,
     ) -> None:
         self.status = Status.OPEN
         self._calls = calls
         self._end = end
         self._separators = separators
         self._may_open = in_list
-        self._keys = keys
         self._is_list = False
         self._num_read = 0
         self._object: ObjectReader | None = None
@@ -302,7 +289,7 @@ class FrameReader:
         if self._matched or (self._num_read and char == self._end[:1]):
             return self._match(char)
         if char == "{":
-            self._object = ObjectReader(self._calls, self._keys)
+            self._object = ObjectReader(self._calls)
             return False
         if char == "[" and self._may_open and not self._num_read:
             self._may_open, self._is_list = False, True

@@ -108,11 +108,11 @@ def _common(one: str, other: str) -> int:
     )
 
 
-def call_object(function: Mapping[str, Any], arguments_key: str = "arguments") -> str:
+def call_object(function: Mapping[str, Any]) -> str:
     """A call as text, arguments as an object where they are JSON."""
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         with contextlib.suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
-    call: Json = {"name": function.get("name"), arguments_key: {} if arguments is None else arguments}
+    call: Json = {"name": function.get("name"), "arguments": {} if arguments is None else arguments}
     return json.dumps(call, ensure_ascii=False)
