@@ -84,6 +84,21 @@ def test_a_step_that_was_slow_once_does_not_end_drafting_for_good():
     assert sum(d > 0 for d in machine.depths[-200:]) > 150
 
 
+@pytest.mark.parametrize("times", [1, 3])
+def test_steps_that_are_slow_the_first_times_are_tried_again(times):
+    """The first steps of a kind touch new memory."""
+    seen = []
+
+    def cost(rows, drafts):
+        seen.append(drafts)
+        slow = 3.0 if drafts and seen.count(drafts) <= times else 1.0
+        return flat(0.1)(rows, drafts) * slow
+
+    machine = Machine(lambda *_: 0.95, cost, most=8)
+    simulate(machine, AUTO, 1, 600)
+    assert sum(machine.depths[-200:]) > 5 * 200
+
+
 def test_rates_forget_and_stop_at_the_first_that_disagrees():
     rates = Rates(KEEP)
     rates.learn(4, 2)

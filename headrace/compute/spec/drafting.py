@@ -47,8 +47,6 @@ class Drafting:
         asked = request.sampling.speculate
         method = (self._offered if asked is None else Speculation.parse(asked)).method
         self._order_by_slot[slot] = self._order_by_method.get(method, ())
-        self._ids_by_slot.pop(slot, None)
-        self.held.pop(slot, None)
         for proposer in self._order_by_slot[slot]:
             proposer.begin(slot)
 

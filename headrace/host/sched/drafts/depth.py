@@ -37,6 +37,11 @@ HOPE = 0.9
 After `RETRY` steps without, then after twice as many as if they were cheaper still, and so on.
 """
 RETRY = 128
+EXPLORE = 32
+"""While drafts are checked, half as many more are now and then, for the same reason.
+
+After 4, 8, 16 steps, and then every so many.
+"""
 PATIENCE = 12
 """Rows without a gain before a sequence is asked more rarely."""
 _COUNTS = (
@@ -160,7 +165,11 @@ class Depth:
             if rate > best_rate:
                 best, best_rate = n, rate
         self._turn(is_worth=best_rate / num_rows >= (LOSS if self._is_checking else self._gain))
-        return best if self._is_checking else 0
+        if not self._is_checking:
+            return 0
+        steps = self._num_alike
+        explores = steps % EXPLORE == 0 if steps >= EXPLORE else steps in (4, 8, 16)
+        return min(most, best + best // 2 + 1) if explores else best
 
     def _hope(self) -> float:
         """What the price of drafts is multiplied by."""

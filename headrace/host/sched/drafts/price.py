@@ -11,7 +11,9 @@ from bisect import bisect_left
 FIRST_SLOPE = 0.2
 """Cost of a draft, in rows of a step without drafts, while nothing is measured."""
 LEARN = 0.15
-"""Weight of a new step; of the first few, their mean counts."""
+"""Weight of a step that was dearer than estimated; of the first few, their mean counts."""
+LEARN_CHEAP = 0.3
+"""Of one that was cheaper: what disturbs a step makes it longer."""
 FOLLOW = 0.1
 """Share of a point's move that the other points make too, once it is settled."""
 SETTLED = 8
@@ -19,7 +21,7 @@ SETTLED = 8
 STALE = 64
 """Steps with drafts after which a step without is due: all gains are held against it."""
 MAX_JUMP = 1.4
-"""A step counts as at most this many times dearer or cheaper than estimated: the machine has hiccups."""
+"""A step counts as at most this many times dearer than estimated: the machine has hiccups."""
 FIRST_JUMP = 3.0
 """So does the first step at a point whose neighbours are known; the estimate counts as another."""
 
@@ -57,8 +59,8 @@ class Curve:
             self._seconds[num_drafts] = (before + min(seconds, FIRST_JUMP * before)) / 2
             self._known = sorted(self._seconds)
             return
-        seen = min(max(seconds, old / MAX_JUMP), old * MAX_JUMP)
-        move = 1.0 + max(LEARN, 1.0 / count) * (seen / old - 1.0)
+        seen = min(seconds, old * MAX_JUMP)
+        move = 1.0 + max(LEARN if seen > old else LEARN_CHEAP, 1.0 / count) * (seen / old - 1.0)
         others = 1.0 + FOLLOW * (move - 1.0) * (count > SETTLED)
         for other in self._known:
             self._seconds[other] *= move if other == num_drafts else others
