@@ -56,6 +56,12 @@ class StepShape:
         logits = 8 * self.logits * self.vocab_size
         slots = 8 * self.slots * self.length
         return activations + logits + slots
+        return self.activation_bytes + 8 * self.logits * self.vocab_size
+
+    @property
+    def activation_bytes(self) -> int:
+        """Activations and slots: what common steps touch of a step's memory."""
+        return 4 * self.tokens * (6 * self.width + 4 * self.mlp_width) + 8 * self.slots * self.length
 
 
 def plan_pool(

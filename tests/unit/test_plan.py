@@ -12,7 +12,7 @@ from headrace.engine.build import make_scheduler
 from headrace.engine.resolve import DeviceFacts, ModelFacts, resolve
 from headrace.tools.plan.report import traffic_of
 from headrace.tools.plan.simulate import simulate
-from headrace.tools.plan.sizes import sizes_of
+from headrace.tools.plan.sizes import IDLE_BYTES, VOCAB_ENTRY_BYTES, sizes_of
 from headrace.tools.plan.traffic import Traffic, asks, span
 
 FACTS = ModelFacts(
@@ -63,6 +63,9 @@ def test_memory_by_hand():
     assert sizes.activation_bytes == 4 * 512 * (6 * 512 + 4 * 2048) + 8 * 64 * 1000 + 8 * 8 * 4096
     parts = sizes.weight_bytes + sizes.kv_pool_bytes + sizes.activation_bytes + sizes.process_bytes
     assert sizes.total_bytes == parts
+    touched = 4 * 512 * (6 * 512 + 4 * 2048) + 8 * 8 * 4096
+    parts = sizes.weight_bytes + sizes.kv_pool_bytes + touched + IDLE_BYTES + 1000 * VOCAB_ENTRY_BYTES
+    assert sizes.resident_bytes == parts
 
 
 def test_sequences_that_fit_are_bounded_by_the_pool():

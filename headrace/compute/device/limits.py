@@ -1,8 +1,8 @@
 """What this machine can do at most, measured and kept: the roofs of the roofline.
 
 A measurement takes a fraction of a second and 256 MiB of memory. What is kept, under the cache folder by the
-processor's model, the allowed cores, the threads and the release, is the best of the first few starts: other
-work on the machine makes a measurement worse, never better.
+processor's model, the allowed cores, the threads and the release, is the best of all measurements: other work
+on the machine makes one worse, never better. Starts measure until several agree with the best.
 """
 
 import contextlib
@@ -20,11 +20,14 @@ from headrace.compute.device.kinds.cpu import affinity, cgroup_quota
 
 READ_BYTES = 256 << 20
 """What is read to find the rate of memory; far more than a last-level cache holds."""
-MEASUREMENTS = 3
-"""Starts that measure; later ones only read the file."""
+AGREEING = 3
+"""Measurements near the best after which starts only read the file."""
+NEAR = 0.9
+MEASUREMENTS = 20
+"""After so many the best counts even if none came near it: the machine is never quiet."""
 _VERSION = 1
 _RATES = ("read_bytes_s", "fma_ops_s", "dot_ops_s", "maddubs_ops_s")
-_COUNT = "measurements"
+_COUNT, _AGREED = "measurements", "agreeing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +60,26 @@ def machine_limits(threads: int, isa: str, *, folder: Path | None = None, probe:
     """
     path = (folder or cache_dir() / "limits") / f"{_key(threads)}.json"
     known = _read(path)
-    if known is not None and (not probe or known[_COUNT] >= MEASUREMENTS):
+    is_known = known is not None and (known[_AGREED] >= AGREEING or known[_COUNT] >= MEASUREMENTS)
+    if known is not None and (is_known or not probe):
         return _limits(known, threads, isa, "cached")
     found = _measure(threads) if probe else None
     if found is not None:
-        rates = {name: max(found[name], known[name] if known else 0.0) for name in _RATES}
-        rates[_COUNT] = 1 + (known[_COUNT] if known else 0)
+        rates = _better(known, found)
         _write(path, rates)
         return _limits(rates, threads, isa, "measured")
     if known is not None:
         return _limits(known, threads, isa, "cached")
     return Limits(**{**asdict(ASSUMED), "threads": threads, **_scaled(threads)})
+
+
+def _better(known: dict[str, float] | None, found: dict[str, float]) -> dict[str, float]:
+    """The best of what was known and what was found, and how many measurements come near it."""
+    before = known or dict.fromkeys((*_RATES, _COUNT, _AGREED), 0.0)
+    best = {name: max(found[name], before[name]) for name in _RATES}
+    agreed = before[_AGREED] if all(before[name] >= NEAR * best[name] for name in _RATES) else 0.0
+    agreed += all(found[name] >= NEAR * best[name] for name in _RATES)
+    return best | {_COUNT: before[_COUNT] + 1, _AGREED: agreed}
 
 
 def _scaled(threads: int) -> dict[str, float]:
@@ -116,7 +128,7 @@ def _processor(root: Path = Path("/")) -> list[str]:
 def _read(path: Path) -> dict[str, float] | None:
     try:
         found = json.loads(path.read_text())
-        rates = {name: float(found[name]) for name in (*_RATES, _COUNT)}
+        rates = {name: float(found[name]) for name in (*_RATES, _COUNT, _AGREED)}
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return rates if rates["read_bytes_s"] > 0 and min(rates.values()) >= 0 else None

@@ -7,6 +7,7 @@ been excited keeps its first guess. Plain numbers; an update of five coefficient
 
 from collections.abc import Sequence
 
+_DOUBT = 0.7
 _NOISE = 0.06
 """Relative spread of the time of equal steps."""
 _OUTLIER = 3.0
@@ -20,15 +21,18 @@ class Fit:
 
     Args:
         guess: first coefficients, positive.
-        doubt: relative standard deviation of the guesses.
+        doubt: relative standard deviation of each guess.
         drift: relative standard deviation of a coefficient's change per observation.
     """
 
-    def __init__(self, guess: Sequence[float], *, doubt: float = 0.7, drift: float = 0.006) -> None:
+    def __init__(
+        self, guess: Sequence[float], *, doubt: Sequence[float] | None = None, drift: float = 0.006
+    ) -> None:
         self.coefficients = list(guess)
         self.num_seen = 0
         self._least = [_LEAST * g for g in guess]
-        self._most_variance = [(doubt * g) ** 2 for g in guess]
+        doubts = [_DOUBT] * len(guess) if doubt is None else doubt
+        self._most_variance = [(d * g) ** 2 for d, g in zip(doubts, guess, strict=True)]
         self._drift = drift * drift
         size = len(self.coefficients)
         self._covariance = [[0.0] * size for _ in range(size)]

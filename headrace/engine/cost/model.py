@@ -16,6 +16,8 @@ _OVERHEAD_S = 0.8e-3
 _ROW_S = 40e-6
 _GUESS = (_OVERHEAD_S, _ROW_S, 1.3, 2.2, 1.5, 2.2)
 """Medians of the models on the page of benchmarks."""
+_PREFILL_DOUBT = (0.7, 0.2, 0.2, 0.7, 0.15, 0.7)
+"""What steps with prefill hardly show (rows and keys of those who decode beside) stays near its guess."""
 _FLOAT_COMPUTE = 1.4
 """c of matrices in float32, whose kernels come nearer to their roof."""
 
@@ -40,7 +42,7 @@ class StepModel:
         guess = [*_GUESS]
         guess[3] = _FLOAT_COMPUTE if shape.is_float else guess[3]
         self._decode = Fit(guess, drift=drift)
-        self._prefill = Fit(guess, drift=drift)
+        self._prefill = Fit(guess, doubt=_PREFILL_DOUBT, drift=drift)
 
     def fit_of(self, work: StepWork) -> Fit:
         """The coefficients of the step's phase: overhead, rows, m, c, k, p."""

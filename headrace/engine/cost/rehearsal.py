@@ -30,8 +30,9 @@ MAX_KEYS = 4096
 MAX_ROWS = 32
 _BLOCK = 16
 _REPEATS = 5
-_PASSES = 40
-"""The observations of one sitting are gone through so often, which makes the fit one of least squares."""
+_PASSES = 6
+"""The observations of one sitting are gone through so often: which side of the roofline a step is on depends
+on the coefficients."""
 _STEP_HOST_S = 0.4e-3
 _ROW_HOST_S = 25e-6
 """Of a step and a row what does not grow with the layers: inputs, draws, the replay's call."""

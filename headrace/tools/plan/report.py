@@ -23,6 +23,7 @@ def memory_of(sizes: Sizes) -> dict[str, Any]:
         "activation_bytes": sizes.activation_bytes,
         "process_bytes": sizes.process_bytes,
         "total_bytes": sizes.total_bytes,
+        "resident_bytes": sizes.resident_bytes,
         "available_bytes": sizes.available_bytes,
         "pool_tokens": sizes.pool_tokens,
         "largest_context_tokens": sizes.max_model_len,

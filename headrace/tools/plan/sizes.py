@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from headrace.engine.resolve import Resolved
 from headrace.engine.sizing import PROCESS_BYTES
 
+IDLE_BYTES = 80 << 20
+"""Both processes without a model."""
+VOCAB_ENTRY_BYTES = 120
+"""Of an entry of the vocabulary, in the process that tokenizes."""
 CONTEXTS = (1024, 4096, 16384, 65536)
 """Contexts for which the number of sequences is told."""
 
@@ -19,7 +23,9 @@ class Sizes:
     activation_bytes: int
     """Activations, logits and slots of the largest step."""
     process_bytes: int
-    """Interpreters, libraries and the tokenizer of both processes."""
+    """Kept for interpreters, libraries and the tokenizer of both processes."""
+    resident_bytes: int
+    """What both processes will hold once the pool has been filled."""
     available_bytes: int
     pool_tokens: int
     max_model_len: int
@@ -28,7 +34,7 @@ class Sizes:
 
     @property
     def total_bytes(self) -> int:
-        """Resident once the pool has been filled."""
+        """What must be granted: the parts with their reserves."""
         parts = (self.weight_bytes, self.kv_pool_bytes, self.activation_bytes, self.process_bytes)
         return sum(parts)
 
@@ -43,14 +49,17 @@ def sizes_of(resolved: Resolved, available_bytes: int, context: int | None) -> S
     """
     geometry, shape = resolved.geometry, resolved.step_shape
     tokens = resolved.num_blocks * geometry.block_size
+    weights = resolved.model.weight_bytes(resolved.backend)
+    idle = IDLE_BYTES + VOCAB_ENTRY_BYTES * shape.vocab_size
     contexts = (context,) if context else (*CONTEXTS, resolved.max_model_len)
     found = sorted({c for c in contexts if c <= resolved.max_model_len})
     return Sizes(
-        weight_bytes=resolved.model.weight_bytes(resolved.backend),
+        weight_bytes=weights,
         kv_token_bytes=-(-geometry.block_bytes // geometry.block_size),
         kv_pool_bytes=resolved.kv_bytes,
         activation_bytes=shape.step_bytes,
         process_bytes=PROCESS_BYTES,
+        resident_bytes=weights + resolved.kv_bytes + shape.activation_bytes + idle,
         available_bytes=available_bytes,
         pool_tokens=tokens,
         max_model_len=resolved.max_model_len,

@@ -1,0 +1,75 @@
+"""The doctor on a live server: it reads metrics that exist, and names a planted bottleneck under load."""
+
+import json
+import subprocess
+import sys
+from threading import Event, Thread
+
+import httpx
+import pytest
+
+from headrace.base.errors import DownloadError
+from headrace.tools.doctor.diagnosis import as_json, diagnose
+from headrace.tools.doctor.finding import Patient
+from headrace.tools.doctor.trace import watch
+from tests.serve.conftest import serving
+from tests.unit.test_doctor import COUNTERS, GAUGES
+
+WHEN_USED = {"headrace_grammar_compilation_time_seconds_total"}
+"""Told once there was a grammar."""
+
+
+def ask(url, stop, number):
+    body = {"model": "smollm2", "max_tokens": 48, "ignore_eos": True, "temperature": 0}
+    while not stop.is_set():
+        prompt = f"{number} Tell me about rivers."
+        httpx.post(url + "/v1/completions", json={**body, "prompt": prompt}, timeout=60).raise_for_status()
+
+
+def diagnose_under_load(url, clients, seconds):
+    stop = Event()
+    threads = [Thread(target=ask, args=(url, stop, i)) for i in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        return watch(url, None, seconds)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_every_metric_that_checks_read_is_served(live_server):
+    httpx.post(
+        live_server.url + "/v1/completions",
+        json={"model": "smollm2", "prompt": "Hi", "max_tokens": 4, "ignore_eos": True, "stream": True},
+        timeout=60,
+    )
+    values = watch(live_server.url, None, 1.0).scrapes[-1].values
+    assert (set(COUNTERS) | set(GAUGES)) - set(values) <= WHEN_USED
+
+
+def test_a_quiet_server_is_idle(live_server):
+    report = as_json(diagnose(Patient(trace=watch(live_server.url, None, 1.5))))
+    assert report["bottleneck"] == "idle"
+
+
+def test_too_few_slots_are_named(smollm2_path):
+    flags = ("--max-num-seqs", "1", "--max-model-len", "512", "--served-model-name", "smollm2")
+    with serving(smollm2_path, *flags) as live:
+        trace = diagnose_under_load(live.url, 4, 4.0)
+        report = as_json(diagnose(Patient(trace=trace)))
+        assert report["bottleneck"] == "queue/admission", report
+        assert report["evidence"]["slots"] == 1
+        command = [sys.executable, "-m", "headrace.cli.main", "doctor", "--url", live.url, "--seconds", "1"]
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=60)
+        assert json.loads(done.stdout)["bottleneck"] == "idle"
+        assert done.returncode in {0, 3}  # 3: this machine may deserve a warning
+
+
+def test_a_key_is_asked_for(smollm2_path):
+    with serving(smollm2_path, "--max-model-len", "128", "--api-key", "right") as live:
+        assert watch(live.url, "right", 1.0).seconds >= 1.0
+        for key in (None, "wrong"):
+            with pytest.raises(DownloadError, match="401"):
+                watch(live.url, key, 1.0)
