@@ -235,6 +235,14 @@ def test_charts_are_one_page_that_needs_nothing(drawn, tmp_path: Path):
     assert "text &amp; table" in page
 
 
+@pytest.mark.parametrize(
+    ("limits", "wanted"),
+    [((0, 100), [0, 20, 40, 60, 80, 100]), ((0, 617), [0, 200, 400, 600]), ((0.6, 1.15), [0.6, 0.8, 1.0])],
+)
+def test_axes_have_round_numbers(limits, wanted):
+    assert plot.ticks(*limits) == pytest.approx(wanted)
+
+
 def test_charts_hold_the_figures():
     by_title = {chart.title: chart for chart in charts.of_load(load())}
     assert by_title["TTFT, cumulative"].series[0].points[-1] == (2000.0, 100.0)

@@ -57,7 +57,7 @@ def of_ramp(ramp: Ramp) -> list[Chart]:
 def of_comparison(comparison: Comparison) -> list[Chart]:
     """Intervals of the ratios, a line each; 1 is no difference."""
     rows = comparison.figures
-    one = Series("no difference", ((1.0, 0.5), (1.0, len(rows) + 0.5)))
+    one = Series("no difference", ((1.0, 0.0), (1.0, len(rows) + 0.5)))
     bars = [
         Series(row.title, ((row.interval.low, at), (row.interval.high, at)), is_segments=True)
         for at, row in enumerate(rows, 1)

@@ -3,6 +3,7 @@
 The page holds inline SVG, no scripts and nothing from elsewhere; it follows the light or dark theme.
 """
 
+import math
 from collections.abc import Sequence
 from html import escape
 from importlib.util import find_spec
@@ -15,7 +16,9 @@ from headrace.tools.bench.report.charts import Chart, Series
 COLORS = ("#1f6f8b", "#d98e32", "#b3402a", "#4c8c4a", "#7a5195", "#8a6d3b", "#2b8a8a", "#a05195", "#777777")
 PICTURES = (".png", ".svg", ".pdf")
 WIDTH, HEIGHT = 560, 280
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 30, 44
+LEFT, RIGHT, TOP, BOTTOM = 64, 24, 34, 44
+LEGEND_SERIES = 3
+"""More than these are named at their own lines."""
 STYLE = """
 :root { color-scheme: light dark; }
 body { font: 15px system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }
@@ -78,24 +81,36 @@ def svg(chart: Chart) -> str:
 
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.title)}">']
     parts.append(_text(LEFT, 16, chart.title, "start"))
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        x, y = x0 + share * (x1 - x0), y0 + share * (y1 - y0)
-        parts.append(_text(at(x, y0)[0], HEIGHT - BOTTOM + 15, f"{x:.4g}", "middle"))
-        parts.append(_text(LEFT - 6, at(x0, y)[1] + 4, f"{y:.4g}", "end"))
+    below, beside = HEIGHT - BOTTOM + 15, LEFT - 6
+    parts += [_text(at(x, y0)[0], below, f"{x:.6g}", "middle") for x in ticks(x0, x1)]
+    parts += [_text(beside, at(x0, y)[1] + 4, f"{y:.6g}", "end") for y in ticks(y0, y1)]
     corner = f"{LEFT} {TOP} V {HEIGHT - BOTTOM} H {WIDTH - RIGHT}"
     parts.append(f'<path class="axis" fill="none" d="M {corner}"/>')
     parts.append(_text((LEFT + WIDTH) / 2, HEIGHT - 8, f"{chart.x_label}  ·  up: {chart.y_label}", "middle"))
     for number, series in enumerate(chart.series):
         color = COLORS[number % len(COLORS)]
-        parts.append(_path(series, [at(x, y) for x, y in series.points], color))
-        if len(chart.series) > 1:
-            parts.append(_text(WIDTH - RIGHT, 16 + 13 * number, series.name, "end", color))
+        placed = [at(x, y) for x, y in series.points]
+        parts.append(_path(series, placed, color))
+        if len(chart.series) > LEGEND_SERIES:
+            parts.append(_text(placed[0][0], placed[0][1] - 4, series.name, "start", color))
+        elif len(chart.series) > 1:
+            across = WIDTH - RIGHT - 90 * (len(chart.series) - 1 - number)
+            parts.append(_text(across, 16, series.name, "end", color))
     return "".join(parts) + "</svg>"
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Two to six round numbers, 1, 2 or 5 times a power of ten apart, within the limits."""
+    rough = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next((n * power for n in (1, 2, 5) if n * power >= rough), 10 * power)
+    first = math.ceil(low / step - 1e-9)
+    return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
-    if low >= 0 and low < 0.7 * high:
+    if low >= 0 and low < 0.4 * high:
         low = 0.0
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
