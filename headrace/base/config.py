@@ -188,6 +188,9 @@ class ObserveConfig:
 
     access_log: bool = setting(False, "write a JSON line per request to the standard error output")
     log_prompts: bool = setting(False, "put the bodies of requests (their first 64 KiB) into the access log")
+    timelines: int = setting(
+        1000, "requests that ended whose timelines are remembered, about 2 KB each; 0: none"
+    )
     otlp_endpoint: str | None = setting(
         None, "URL that OpenTelemetry traces are sent to over HTTP; needs the extra otel"
     )

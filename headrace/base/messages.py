@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from headrace.base.ids import RequestId
+from headrace.base.metrics.timeline import Timeline
 from headrace.base.request import FinishReason, Request
 from headrace.base.step import Delta
 
@@ -38,6 +39,14 @@ class AskPicture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskTimelines:
+    """Ask where the time of requests went so far; the answer carries the same number."""
+
+    ask_id: int
+    request_ids: tuple[RequestId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shutdown:
     """Abort everything and end."""
 
@@ -49,7 +58,7 @@ class Hold:
     is_held: bool
 
 
-Command = AddGroup | Finish | AskStats | AskPicture | Shutdown | Hold
+Command = AddGroup | Finish | AskStats | AskPicture | AskTimelines | Shutdown | Hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +137,14 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Timelines:
+    """Of those requests that were asked for and are not over."""
+
+    ask_id: int
+    timelines: tuple[Timeline, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """The engine has loaded the model. `phases` are seconds by name."""
 
@@ -150,4 +167,4 @@ class Beat:
     has_work: bool
 
 
-Event = Refused | News | Stats | Picture | Ready | Failed | Beat
+Event = Refused | News | Stats | Picture | Timelines | Ready | Failed | Beat

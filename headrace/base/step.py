@@ -9,6 +9,7 @@ from enum import Enum, IntFlag
 from typing import NamedTuple, Protocol
 
 from headrace.base.ids import BlockId, BlockKey, RequestId, SlotId
+from headrace.base.metrics.timeline import Timeline
 from headrace.base.request import FinishReason, Request
 
 
@@ -183,6 +184,7 @@ class SequenceTiming:
     """(reason, seconds) spent waiting; the values of `WaitReason` in `host/sched/sequence`."""
     num_drafts_checked: int = 0
     num_drafts_accepted: int = 0
+    timeline: Timeline | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

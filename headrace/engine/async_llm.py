@@ -7,9 +7,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+from headrace.base.clock import now_s
 from headrace.base.config import EngineConfig
 from headrace.base.errors import AbortedError, HeadraceError
 from headrace.base.messages import Picture
+from headrace.base.metrics.timeline import Timeline
 from headrace.base.request import SamplingParams
 from headrace.base.tasks import Pooling
 from headrace.engine.build import OpenedModel, Phases, TextLoading, open_and_build, open_model
@@ -21,6 +23,7 @@ from headrace.engine.outputs import EngineHealth, EngineStats, RequestOutput
 from headrace.engine.process.remote import RemoteClient
 from headrace.engine.process.spawn import Spawned
 from headrace.engine.resolve import Resolved
+from headrace.engine.timelines.store import TimelineStore
 from headrace.host.text.chat import ChatTemplate
 from headrace.host.text.tokenizer import Tokenizer
 
@@ -229,6 +232,7 @@ class AsyncLLM:
 
         Where the model reasons or may call tools, `ChoiceDelta.parts` have the answer taken apart.
         """
+        begun_s = now_s()
         prompt = await self.chat_prompt(messages, replace(options, answer=params.structured))
         ask = Ask(
             prompt=prompt.ids,
@@ -237,6 +241,7 @@ class AsyncLLM:
             salt=salt,
             priority=priority,
             plan=prompt.plan,
+            begun_s=begun_s,
         )
         outputs = self._outputs(ask)
         try:
@@ -273,6 +278,19 @@ class AsyncLLM:
             EngineDeadError: the engine is not running.
         """
         return await asyncio.to_thread(self.frontend.picture)
+
+    @property
+    def timelines(self) -> TimelineStore:
+        """The timelines of the requests that ended last."""
+        return self.frontend.timelines
+
+    async def timeline(self, tenant: str, name: str) -> Timeline | None:
+        """Where the time of a tenant's request went, up to now while it runs; None: there is none.
+
+        Raises:
+            EngineDeadError: it is running, and the engine does not answer.
+        """
+        return await asyncio.to_thread(self.frontend.timeline, tenant, name)
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Stop admitting, give running requests `drain_s` seconds, abort the rest, end the engine."""

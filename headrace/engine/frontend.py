@@ -18,6 +18,7 @@ from headrace.base.messages import (
     AddGroup,
     AskPicture,
     AskStats,
+    AskTimelines,
     Event,
     Failed,
     Finish,
@@ -26,7 +27,9 @@ from headrace.base.messages import (
     Ready,
     Refused,
     Stats,
+    Timelines,
 )
+from headrace.base.metrics.timeline import Timeline
 from headrace.base.request import FinishReason
 from headrace.base.step import Delta
 from headrace.engine.build import OpenedModel
@@ -34,8 +37,10 @@ from headrace.engine.client import CoreClient
 from headrace.engine.intake import Ask, Intake, Prepared
 from headrace.engine.output import Answer
 from headrace.engine.outputs import EngineHealth, EngineStats, RequestOutput
+from headrace.engine.timelines.store import TimelineStore, begun, called, extended, own_view
 from headrace.engine.watch import Watch
 
+Reply = Stats | Picture | Timelines
 Sink = Callable[[RequestOutput | HeadraceError], None]
 """Takes a request's outputs; an error instead of the first output means that the request was refused."""
 STATS_TIMEOUT_S = 10.0
@@ -59,12 +64,13 @@ class Frontend:
             resolved.config.model.seed,
             resolved.speculation,
         )
+        self.timelines = TimelineStore(resolved.config.observe.timelines)
         self._client = client
         self._watch = Watch(client.beat, resolved.config.watch.stall_s)
         self._lock = Lock()
         self._answers: dict[str, tuple[Answer, Sink]] = {}
         self._owner_by_sequence: dict[RequestId, str] = {}
-        self._asked: dict[int, SimpleQueue[Stats | Picture | None]] = {}
+        self._asked: dict[int, SimpleQueue[Reply | None]] = {}
         self._ask_ids = count()
         self._is_closing = False
         self._death = ""
@@ -148,8 +154,26 @@ class Frontend:
             raise EngineDeadError("the engine ended before it showed its state")
         return found
 
-    def _ask(self, question: AskStats | AskPicture) -> Stats | Picture | None:
-        replies = SimpleQueue[Stats | Picture | None]()
+    def timeline(self, tenant: str, name: str) -> Timeline | None:
+        """Where the time of a tenant's request went, up to now while it runs; None: there is none.
+
+        `name` is its id, or what the client called it. Waits for the end of the current step.
+
+        Raises:
+            EngineDeadError: it is running, and the engine does not answer.
+        """
+        with self._lock:
+            own = {i: a.prepared for i, (a, _) in self._answers.items() if a.prepared.tenant == tenant}
+        for request_id in called(name, list(own)):
+            prepared = own[request_id]
+            ids = tuple(r.request_id for r in prepared.requests)
+            found = self._ask(AskTimelines(ask_id=next(self._ask_ids), request_ids=ids))
+            if isinstance(found, Timelines) and found.timelines:
+                return own_view(begun(found.timelines[0], request_id, prepared.begun_s), tenant)
+        return self.timelines.find(tenant, name)
+
+    def _ask(self, question: AskStats | AskPicture | AskTimelines) -> Reply | None:
+        replies = SimpleQueue[Reply | None]()
         with self._lock:
             self._asked[question.ask_id] = replies
         try:
@@ -190,7 +214,7 @@ class Frontend:
             self._on_news(event)
         elif isinstance(event, Refused):
             self._on_refused(event)
-        elif isinstance(event, Stats | Picture):
+        elif isinstance(event, Reply):
             with self._lock:
                 replies = self._asked.get(event.ask_id)
             if replies is not None:
@@ -215,12 +239,19 @@ class Frontend:
             to_stop.extend(stops)
             if answer.is_finished:
                 self._forget(answer.prepared.request_id)
+                self._keep_timeline(answer)
             if output is not None:
                 sink(output)
         if to_stop:
             # The engine may die in this very moment; its death is an event of its own.
             with suppress(EngineDeadError):
                 self._client.send(Finish(request_ids=tuple(to_stop), reason=FinishReason.STOP))
+
+    def _keep_timeline(self, answer: Answer) -> None:
+        prepared, ended = answer.prepared, answer.timeline
+        if ended is not None:
+            whole = begun(ended, prepared.request_id, prepared.begun_s)
+            self.timelines.keep(prepared.tenant, extended(whole, now_s()))
 
     def _on_refused(self, event: Refused) -> None:
         with self._lock:

@@ -42,6 +42,8 @@ class Ask:
     terms: Terms = field(default_factory=caller_terms)
     plan: SplitPlan | None = None
     """How the answers are split; None: they are not."""
+    begun_s: float = 0.0
+    """Monotonic time at which work on it began, for its timeline; 0.0: with `prepare`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,12 @@ class Prepared:
     seed: int
     requests: tuple[Request, ...]
     plan: SplitPlan | None = None
+    begun_s: float = 0.0
+
+    @property
+    def tenant(self) -> str:
+        """Whom it counts for."""
+        return self.requests[0].terms.tenant.name
 
 
 class Intake:
@@ -89,7 +97,7 @@ class Intake:
             RequestError: something in it is invalid; `param` names the field.
             ContextLengthError: the prompt leaves no room for an answer.
         """
-        number = next(self._counter)
+        number, begun_s = next(self._counter), ask.begun_s or now_s()
         _check_task(ask)
         least = 0 if isinstance(ask.task, Pooling) else 1
         prompt_ids = self.prompt_ids(ask.prompt, least, self._kept(ask.params))
@@ -140,6 +148,7 @@ class Intake:
             seed=seed,
             requests=requests,
             plan=ask.plan,
+            begun_s=begun_s,
         )
 
     def chat(self, messages: Messages, options: ChatOptions = DEFAULTS) -> ChatPrompt:

@@ -14,6 +14,7 @@ from headrace.base.messages import (
     AddGroup,
     AskPicture,
     AskStats,
+    AskTimelines,
     Beat,
     Command,
     Event,
@@ -22,6 +23,7 @@ from headrace.base.messages import (
     Hold,
     News,
     Refused,
+    Timelines,
 )
 from headrace.base.request import Request
 from headrace.engine.core import EngineCore
@@ -101,6 +103,9 @@ class EngineLoop:
             self._send(self._core.stats(command.ask_id))
         elif isinstance(command, AskPicture):
             self._send(replace(self._core.scheduler.picture(), ask_id=command.ask_id))
+        elif isinstance(command, AskTimelines):
+            found = tuple(filter(None, map(self._core.scheduler.timeline, command.request_ids)))
+            self._send(Timelines(ask_id=command.ask_id, timelines=found))
         elif isinstance(command, Hold):
             self._is_held = command.is_held
         else:

@@ -12,6 +12,7 @@ from headrace.base.faults import error_of
 from headrace.base.ids import RequestId
 from headrace.base.messages import Fault
 from headrace.base.metrics import e2el_s, queue_s, ttft_s
+from headrace.base.metrics.timeline import Timeline
 from headrace.base.request import FinishReason
 from headrace.base.step import Delta, SequenceTiming, TokenLogprobs
 from headrace.compute.runner.draws import NO_TOKEN
@@ -184,6 +185,8 @@ class Answer:
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._sent_prompt_logprobs = prepared.params.prompt_logprobs is None
         self._timings: dict[str, float] = {}
+        self.timeline: Timeline | None = None
+        """That of the choice that ended last."""
         self._pooled = b""
         self.is_finished = False
 
@@ -253,6 +256,9 @@ class Answer:
 
     def _note_timing(self, timing: SequenceTiming, num_preempted: int) -> None:
         """The leader's moments; the end is that of the last choice."""
+        told, known = timing.timeline, self.timeline
+        if told is not None and (known is None or told.until_s >= known.until_s):
+            self.timeline = told
         mine = self._timings
         parts = {
             "queue_s": _span(timing.arrival_s, timing.first_scheduled_s, queue_s),

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.base.errors import HeadraceError
+from headrace.base.terms import caller_terms
 from headrace.engine.outputs import ChoiceDelta, RequestOutput, Usage
 from headrace.host.text.parts.events import Content
 from headrace.serve.collect import Numbered, WholeChoice, WholeRequest, first_output, merge, total
@@ -21,6 +22,7 @@ from headrace.serve.faults import EngineFaultError, error_body, json_response, u
 from headrace.serve.metrics import RequestClock
 from headrace.serve.schema.answers import Envelope
 from headrace.serve.schema.sampling import SamplingBody
+from headrace.serve.schema.timings import timings_body
 from headrace.serve.state import Served
 from headrace.serve.stream import DONE, EventStream, close, event, while_connected
 
@@ -96,7 +98,15 @@ class Answering:
             raise EngineFaultError("the engine ended the request without finishing every choice")
         clock.done()
         body = self.envelope.whole(made, total([r.usage for r in requests]), requests[0].seed)
+        if self.body.timings:
+            ended = [request.last for request in requests if request.last is not None]
+            body["timings"] = self.timings_of(max(ended, key=_e2e_s))
         return json_response(body | self.shape.extras(requests))
+
+    def timings_of(self, output: RequestOutput) -> dict[str, Any]:
+        """`timings` of a prompt, from its last output."""
+        timeline = self.served.llm.timelines.find(caller_terms().tenant.name, output.request_id)
+        return timings_body(output.timings or {}, output.usage, self.num_choices, timeline)
 
     async def _events(
         self,
@@ -123,6 +133,10 @@ class Answering:
         if self.body.wants_usage_chunk:
             yield event(self.envelope.chunk([], total(told.usages)))
         yield DONE
+
+
+def _e2e_s(output: RequestOutput) -> float:
+    return (output.timings or {}).get("e2e_s", 0.0)
 
 
 def plain_text(delta: ChoiceDelta) -> str:
@@ -202,7 +216,8 @@ class Told:
             elif delta.text or delta.token_ids or delta.finish_reason is not None:
                 if delta.finish_reason is not None:
                     self.open.discard(index)
-                events.append(self._event(self._a.shape.delta(index, prompt, delta), output))
+                is_last = output.finished and delta is output.choices[-1]
+                events.append(self._event(self._a.shape.delta(index, prompt, delta), output, is_last))
         if output.error is not None:
             self._pending = events
             raise output.error
@@ -217,9 +232,11 @@ class Told:
         self.open.clear()
         return [*events, event(error_body(error)), DONE]
 
-    def _event(self, choice: dict[str, Any], output: RequestOutput) -> bytes:
+    def _event(self, choice: dict[str, Any], output: RequestOutput, is_last: bool = False) -> bytes:
         usage = total(self.usages) if self._a.body.wants_usage_everywhere else None
         body = self._a.envelope.chunk([choice], usage)
+        if is_last and self._a.body.timings:
+            body["timings"] = self._a.timings_of(output)
         if not self._seed_told:
             self._seed_told = True
             body["seed"] = output.seed

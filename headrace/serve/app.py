@@ -72,7 +72,7 @@ def _fronted(app: Starlette, state: Served, config: EngineConfig, keys: Keys) ->
             expose_headers=("retry-after", "x-request-id"),
         )
     paths = frozenset(getattr(route, "path", "") for route in app.routes)
-    reports: list[Report] = [lambda record: state.metrics.report(record, paths)]
+    reports: list[Report] = [lambda record: state.metrics.report(record, paths), state.note_sent]
     observe = config.observe
     if observe.access_log:
         reports.append(write_line)

@@ -49,6 +49,7 @@ class WholeRequest:
     usage: Usage = field(default_factory=Usage)
     seed: int = 0
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    last: RequestOutput | None = None
 
     def __post_init__(self) -> None:
         """Empty choices."""
@@ -68,6 +69,7 @@ class WholeRequest:
         if output.error is not None:
             raise output.error
         self.prompt_ids, self.usage, self.seed = output.prompt_ids, output.usage, output.seed
+        self.last = output
         if output.prompt_logprobs is not None:
             self.prompt_logprobs = output.prompt_logprobs
         for delta in output.choices:

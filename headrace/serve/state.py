@@ -8,13 +8,14 @@ from typing import Any, cast
 
 from starlette.requests import Request
 
-from headrace.base.clock import unix_s
+from headrace.base.clock import now_s, unix_s
 from headrace.base.config import ServeConfig
 from headrace.base.errors import ContextLengthError, EngineDeadError, NotFoundError, RequestError
 from headrace.engine.async_llm import AsyncLLM
 from headrace.host.text.tokenizer import Tokenizer
 from headrace.serve.batches.worker import Worker
 from headrace.serve.faults import DrainingError
+from headrace.serve.front.record import Record
 from headrace.serve.metrics import ServerMetrics
 from headrace.serve.running import Running
 from headrace.serve.schema.logprobs import NoVocabulary, Vocabulary
@@ -95,6 +96,11 @@ class Served:
             raise ContextLengthError(
                 f"the prompt has at least {least} tokens; the context limit is {limit} tokens: shorten it"
             )
+
+    def note_sent(self, record: Record) -> None:
+        """The timelines of the requests behind an answer end with its last byte."""
+        for request_id in record.answered.ended if record.is_whole else ():
+            self.llm.timelines.sent(record.key, request_id, now_s())
 
     def check_model(self, name: str | None) -> None:
         """A request may leave the model out; another name is an error.

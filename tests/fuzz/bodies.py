@@ -88,6 +88,7 @@ SAMPLING: Any = {
     "priority": 1,
     "cache_salt": "salt",
     "return_token_ids": True,
+    "timings": True,
     "metadata": {"a": "b"},
 }
 SEEDS: dict[str, list[dict[str, Any]]] = {

@@ -23,7 +23,7 @@ from headrace.host.sched.roster import Roster
 from headrace.host.sched.scheduler import Scheduler
 from tests.kit.host import Case, crowded_prompt, run_case
 
-NUM_SCHEDULES = 400
+NUM_SCHEDULES = 800
 FAULTS = {}
 
 

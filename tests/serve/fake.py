@@ -10,11 +10,13 @@ import uvicorn
 
 from headrace.base.config import AccessConfig, EngineConfig, ObserveConfig, ServeConfig
 from headrace.base.errors import ContextLengthError, HeadraceError
+from headrace.base.metrics.timeline import Timeline
 from headrace.base.request import SamplingParams
 from headrace.base.terms import Terms, caller_terms
 from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.chat.prompt import ChatOptions, ChatPrompt
 from headrace.engine.outputs import ChoiceDelta, EngineHealth, EngineStats, RequestOutput, Usage
+from headrace.engine.timelines.store import TimelineStore
 from headrace.serve.address import bind, url_of
 from headrace.serve.app import build_app
 from headrace.serve.connection import http_config
@@ -79,6 +81,7 @@ class FakeLLM:
     chat_template: RoleTemplate = field(default_factory=RoleTemplate)
     closed: bool = False
     num_restarts: int = 0
+    timelines: TimelineStore = field(default_factory=lambda: TimelineStore(100))
 
     async def generate(
         self, prompt: Any, params: SamplingParams, **more: Any
@@ -134,6 +137,9 @@ class FakeLLM:
 
     async def abort(self, request_id: str) -> bool:
         return False
+
+    async def timeline(self, tenant: str, name: str) -> Timeline | None:
+        return self.timelines.find(tenant, name)
 
     def health(self) -> EngineHealth:
         return self.state

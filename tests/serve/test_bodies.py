@@ -209,6 +209,7 @@ ELSEWHERE = {
         "request_id",
         "cache_salt",
         "return_token_ids",
+        "timings",
         *LABELS,
     ),
     *("messages", "max_completion_tokens", "logprobs", "top_logprobs", "prompt", "echo"),

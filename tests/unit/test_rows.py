@@ -13,6 +13,7 @@ from headrace.host.kv.table import Grant
 from headrace.host.sched import outcome
 from headrace.host.sched.batch import Batch
 from headrace.host.sched.sequence import Sequence
+from headrace.host.timeline.times import Times
 
 PROMPT, END = (1, 2, 3), 9
 
@@ -35,9 +36,10 @@ def sequence(drawn: int, **sampling: Any) -> Sequence:
 
 
 def state(seq: Sequence) -> dict[str, Any]:
-    return {
+    known = {
         name: getattr(seq, name) for name in Sequence.__slots__ if name not in {"chain", "rank", "account"}
     }
+    return known | {"times": {name: getattr(seq.times, name) for name in Times.__slots__}}
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from headrace.base.messages import (
     AddGroup,
     AskPicture,
     AskStats,
+    AskTimelines,
     Beat,
     Failed,
     Finish,
@@ -35,6 +36,7 @@ from headrace.base.messages import (
     Refused,
     Shutdown,
     Stats,
+    Timelines,
 )
 from headrace.engine.process.outbox import Outbox
 
@@ -61,6 +63,8 @@ KINDS: tuple[type[Any], ...] = (
     Beat,
     AskPicture,
     Picture,
+    AskTimelines,
+    Timelines,
 )
 """The kind byte is the index here."""
 HEADER = struct.Struct("<IB")

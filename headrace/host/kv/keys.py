@@ -72,6 +72,10 @@ class KeyChain:
             keys.append(block_key(parent, tokens[i * size : (i + 1) * size]))
         return keys
 
+    def parent(self, block: int) -> bytes:
+        """What the key of block number `block` follows; the keys before it are made."""
+        return self.keys[block - 1] if block else self._root
+
     def adopt(self, other: "KeyChain", num_blocks: int) -> None:
         """Take over the keys of a sequence whose first `num_blocks` blocks are the same."""
         if len(self.keys) < num_blocks:

@@ -43,7 +43,7 @@ class KVLedger:
         """A `BlockState` for each block."""
         self._index = PrefixIndex(num_blocks, block_size)
         self._tables: dict[RequestId, BlockTable] = {}
-        self._lookups = PrefixLookups(self._index, block_size, prefix_cache)
+        self.lookups = PrefixLookups(self._index, block_size, prefix_cache)
 
     @property
     def capacity_tokens(self) -> int:
@@ -93,8 +93,7 @@ class KVLedger:
             (cached tokens, how many of their blocks nobody holds now: taking them uses up available blocks).
         """
         found = self._find(tokens, chain, max_cached)
-        refs = self._pool.refs
-        return len(found) * self.block_size, sum(refs[block] == 0 for block in found)
+        return len(found) * self.block_size, sum(self._pool.refs[block] == 0 for block in found)
 
     def open(
         self,
@@ -127,7 +126,7 @@ class KVLedger:
             self._pool.share(block)
         self._tables[request_id] = BlockTable(blocks=found, chain=chain, num_published=len(found))
         if counted:
-            self._lookups.count(tokens, chain, len(found), max_cached)
+            self.lookups.count(tokens, chain, len(found), max_cached)
         return len(found) * self.block_size
 
     def fork(self, parent: RequestId, child: RequestId, chain: KeyChain, num_tokens: int) -> None:
@@ -208,15 +207,15 @@ class KVLedger:
         keys = table.chain.extend(tokens, full)
         for i in range(table.num_published, full):
             block = table.blocks[i]
+            self._index.remember(
+                table.chain.parent(i), tokens[i * self.block_size : (i + 1) * self.block_size]
+            )
             if self._pool.keys[block] is None and self._index.insert(keys[i], block):
                 self._pool.keys[block] = keys[i]
         table.num_published = full
 
     def close(self, request_id: RequestId) -> bool:
-        """Release all blocks of a sequence; False when it has none (idempotent).
-
-        The last block is released first, so that eviction eats a prefix from its end.
-        """
+        """Release all blocks, the last first: so eviction eats a prefix from its end. False: it has none."""
         table = self._tables.pop(request_id, None)
         if table is None:
             return False
@@ -226,7 +225,7 @@ class KVLedger:
 
     def prefix_stats(self) -> PrefixStats:
         """Lookups of new requests since start: how much was found, and why not more."""
-        return self._lookups.stats(self._index.num_evictions)
+        return self.lookups.stats(self._index.num_evictions)
 
     def check_writable(self, request_id: RequestId, start: int, end: int) -> None:
         """Raise InvariantError when others hold, or a hit can find, a block of positions [start, end)."""

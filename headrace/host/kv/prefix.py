@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from headrace.base.errors import InvariantError
 from headrace.base.ids import BlockId, BlockKey
+from headrace.base.metrics.timeline import PrefixResult
 from headrace.host.kv.keys import Domain, KeyChain
 
 K = TypeVar("K")
@@ -60,6 +61,8 @@ class PrefixIndex:
         self._bound = max(MEMORY, 4 * num_blocks)
         self._evicted: OrderedDict[BlockKey, None] = OrderedDict()
         self._heads: OrderedDict[bytes, Domain | None] = OrderedDict()
+        self._nexts: OrderedDict[bytes, Sequence[int]] = OrderedDict()
+        """Parent key -> tokens of the block published last after it."""
 
     def find(self, keys: Sequence[BlockKey], num_blocks: int) -> list[BlockId]:
         """The blocks of the longest indexed prefix of `keys[:num_blocks]`."""
@@ -85,6 +88,15 @@ class PrefixIndex:
             raise InvariantError("evicted a block whose key is not in the index")
         self.num_evictions += 1
         _remember(self._evicted, key, None, self._bound)
+
+    def remember(self, parent: bytes, tokens: Sequence[int]) -> None:
+        """A block with these tokens was published after `parent`."""
+        _remember(self._nexts, parent, tokens, self._bound)
+
+    def differs_at(self, parent: bytes, tokens: Sequence[int]) -> int | None:
+        """The first token that differs from the block published last after `parent`; None: none known."""
+        pairs = zip(self._nexts.get(parent, ()), tokens, strict=False)
+        return next((i for i, (known, token) in enumerate(pairs) if known != token), None)
 
     def explain(
         self, tokens: Sequence[int], domain: Domain, missed: BlockKey | None, has_hit: bool
@@ -135,6 +147,7 @@ class PrefixLookups:
         self._is_on = is_on
         self._num_queries = self._query_tokens = self._hit_tokens = 0
         self._outcomes: Counter[PrefixOutcome] = Counter()
+        self.latest: PrefixResult | None = None
 
     def count(self, tokens: Sequence[int], chain: KeyChain, found: int, max_cached: int | None) -> None:
         """Count one lookup that found `found` blocks; `max_cached` as in `KVLedger.open`."""
@@ -150,6 +163,14 @@ class PrefixLookups:
             missed = chain.keys[found] if found < usable else None
             outcome = self._index.explain(tokens, chain.domain, missed, found > 0)
         self._outcomes[outcome] += 1
+        done = found * self._size
+        differs = self._index.differs_at(chain.parent(found), tokens[done : done + self._size])
+        self.latest = PrefixResult(
+            outcome=outcome.value,
+            prompt_tokens=len(tokens),
+            cached_tokens=done,
+            differs_at=None if differs is None else done + differs,
+        )
 
     def stats(self, evictions: int) -> PrefixStats:
         """Counts since start."""

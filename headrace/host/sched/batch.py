@@ -1,11 +1,26 @@
 """The step that is being planned."""
 
+from collections.abc import Collection, Container
 from dataclasses import dataclass, field
 
+from headrace.base.errors import InvariantError
 from headrace.base.ids import RequestId, SlotId
-from headrace.base.step import BlockMove, Row, SlotBegin, StepPlan, Wants
+from headrace.base.step import BlockMove, Row, SlotBegin, StepPlan, StepResult, Wants
 from headrace.host.kv.table import Grant
-from headrace.host.sched.sequence import Sequence
+from headrace.host.sched.cost import StepCost
+from headrace.host.sched.sequence import Sequence, WaitReason
+from headrace.host.timeline.times import Prefill, StepTime, prefill_share
+
+
+@dataclass(slots=True, eq=False)
+class StepNotes:
+    """What the timelines of its sequences need to know about a step."""
+
+    planned_s: float = 0.0
+    prefills: dict[int, Prefill] = field(default_factory=dict[int, Prefill])
+    """Rows that compute a prompt, by lease."""
+    held: dict[int, WaitReason] = field(default_factory=dict[int, WaitReason])
+    """Why sequences that run have no row, by lease; the token budget where nothing is said."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,11 +37,11 @@ class Batch:
     moves: list[BlockMove] = field(default_factory=list[BlockMove])
     num_decodes: int = 0
     num_drafts: int = 0
-    prefill_tokens: int = 0
     num_preempted: int = 0
     """Sequences that lost their blocks for those of this step, without the background."""
     num_gave_way: int = 0
     """The same of the background."""
+    notes: StepNotes = field(default_factory=StepNotes)
 
     def add(self, seq: Sequence, count: int, grant: Grant, begin: SlotBegin | None = None) -> None:
         """Plan `count` tokens of a running sequence, whose blocks are reserved.
@@ -57,7 +72,8 @@ class Batch:
         if is_decode:
             self.num_decodes += 1
         else:
-            self.prefill_tokens += count
+            name = seq.request_id.partition("\0")[0]  # a beam's own name is nobody's
+            self.notes.prefills[seq.lease] = Prefill(name, seq.account.tenant.name, count)
             seq.life.prefill_tokens += count
         self.num_drafts += row.num_drafts
         self.left -= count
@@ -89,6 +105,48 @@ class Batch:
         seq.num_computed = start + 1
         seq.pending += int(not seq.is_beam)  # what a beam draws is not its next token
         seq.life.num_steps += 1
+
+    def check_answered(self, result: StepResult, live: Container[int]) -> None:
+        """Every row whose lease still counts has a result.
+
+        Raises:
+            InvariantError: names one that has none.
+        """
+        for lease in self.rows.keys() - {row_result.lease for row_result in result.rows}:
+            if lease in live:
+                raise InvariantError(f"step {self.step} has no result for {self.owners[lease]!r}")
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens of its rows that compute a prompt."""
+        return sum(p.num_tokens for p in self.notes.prefills.values())
+
+    def time(self, seconds: float, now_s: float, cost: StepCost, running: Collection[Sequence]) -> StepTime:
+        """How the time of this step, committed now, falls to its rows; those without one get their part."""
+        share = 0.0
+        if self.notes.prefills:
+            decode_s = cost.decode_s(self.num_decodes)
+            share = prefill_share(seconds, self.prefill_tokens, self.num_decodes, self.num_drafts, decode_s)
+        time = StepTime(
+            now_s=now_s,
+            planned_s=self.notes.planned_s,
+            seconds=seconds,
+            prefills=self.notes.prefills,
+            share=share,
+        )
+        if len(self.rows) < len(running):
+            for seq in running:
+                if seq.lease not in self.rows:
+                    time.book_idle(seq.times, self._why_idle(seq))
+        return time
+
+    def _why_idle(self, seq: Sequence) -> str:
+        """Why a sequence that runs has no row here; empty: prompts of others had the step for themselves."""
+        if seq.offer is not None:
+            return WaitReason.BEAMS.value
+        if seq.lease not in self.notes.held and not self.num_decodes and seq.is_decoding:
+            return ""
+        return self.notes.held.get(seq.lease, WaitReason.TOKENS).value
 
     def plan(self, ends: tuple[SlotId, ...]) -> StepPlan:
         """The finished plan."""

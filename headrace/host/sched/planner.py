@@ -7,6 +7,8 @@ Some row is found in every step in which a sequence could run: the best-ranked r
 its blocks (everybody else can be preempted, and alone it fits the pool, or it would not have been let in).
 """
 
+from collections.abc import Callable
+
 from headrace.base.step import StepResult
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched.allot import all_decode, allot
@@ -36,7 +38,13 @@ class Planner:
     """
 
     def __init__(
-        self, ledger: KVLedger, policy: BatchPolicy, limits: ScheduleLimits, queue: WaitQueue, drafts: Depth
+        self,
+        ledger: KVLedger,
+        policy: BatchPolicy,
+        limits: ScheduleLimits,
+        queue: WaitQueue,
+        drafts: Depth,
+        clock_s: Callable[[], float],
     ) -> None:
         self.roster = Roster(limits.max_num_seqs, limits.max_background_seqs)
         self.cost = StepCost()
@@ -48,7 +56,7 @@ class Planner:
         self._policy = policy
         self._limits = limits
         self._queue = queue
-        self.entrance = Entrance(ledger, limits, queue, self.roster, self.cost)
+        self.entrance = Entrance(ledger, limits, queue, self.roster, self.cost, clock_s)
         self._was_prefill_turn = False
 
     def fill(self, batch: Batch, now_s: float) -> WaitReason | None:
@@ -85,21 +93,19 @@ class Planner:
         if not self.roster.num_bounded and all_decode(running, batch.left):
             self._extend_decoders(running, batch, now_s)
             return
-        without_blocks: set[int] = set()
         while batch.left > 0:
             rest = [
                 s
                 for s in running
                 if s.state is SequenceState.RUNNING
                 and s.lease not in batch.rows
-                and s.lease not in without_blocks
+                and s.lease not in batch.notes.held
             ]
             failed = False
             for seq, count in allot(rest, batch, self.cost, self._limits, self._ledger.block_size):
                 if seq.state is not SequenceState.RUNNING:
                     continue  # preempted for one before it in this very step
                 if not self._extend(seq, count, batch, now_s):
-                    without_blocks.add(seq.lease)
                     failed = True
             if not failed:
                 return
@@ -121,6 +127,7 @@ class Planner:
     def _extend(self, seq: Sequence, count: int, batch: Batch, now_s: float) -> bool:
         start = seq.num_computed
         if seq.has_kv_bound and not self._stay_within_share(seq, count, batch, now_s):
+            batch.notes.held[seq.lease] = WaitReason.TENANT
             return False
         grant = self._ledger.reserve(seq.request_id, start, start + count)
         if grant is None and count > seq.num_missing:  # drafts are not worth a preemption
@@ -129,6 +136,7 @@ class Planner:
         while grant is None:
             victim = self.roster.victim(seq, batch.rows)
             if victim is None:
+                batch.notes.held[seq.lease] = WaitReason.BLOCKS
                 return False
             self._preempt(victim, batch, now_s)
             batch.num_preempted += not victim.is_background
@@ -164,6 +172,7 @@ class Planner:
         """Give up the blocks, keep the tokens: they are computed again when it returns."""
         batch.num_gave_way += seq.is_background
         self._ledger.close(seq.request_id)
+        seq.times.lose(now_s, seq.num_valid)
         self.roster.leave(seq)
         seq.state = SequenceState.WAITING
         seq.life.num_preempted += 1
@@ -216,7 +225,7 @@ class Planner:
         barred: set[str] = set()
         while (seq := line.pick(passed, barred)) is not None:
             if num_admit <= 0:
-                return WaitReason.WINDOW
+                return WaitReason.WINDOW if self.roster.has_slot(seq) else WaitReason.SLOTS
             reason = self._admit_before_background(seq, batch, now_s)
             if reason is None:
                 num_admit -= 1

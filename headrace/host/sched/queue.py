@@ -78,6 +78,11 @@ class WaitQueue:
         return len(self._since) - self.num_background
 
     @property
+    def num_ready(self) -> int:
+        """Of those, without the background, whom nothing but room keeps from running."""
+        return max(0, self.num_foreground - self.num_parked - len(self._held))
+
+    @property
     def held_ids(self) -> Collection[RequestId]:
         """Those who cannot run yet, whatever room there is."""
         return self._held
@@ -121,23 +126,17 @@ class WaitQueue:
 
     def pop(self, seq: Sequence, now_s: float) -> None:
         """Take a sequence out, wherever it waits, and book the time it waited."""
-        since_s, before = self._since.pop(seq.request_id)
+        seq.life.waits = self.waited(seq, now_s)
+        _, before = self._since.pop(seq.request_id)
         self.num_background -= seq.is_background
-        waits = seq.life.waits
         if before is not None:
             self._line_of(seq).remove(seq)
-            after = self.clock.snapshot()
-            for reason, seconds in after.items():
-                if seconds > before[reason]:
-                    waits[reason] = waits.get(reason, 0.0) + seconds - before[reason]
         elif seq.life.num_preempted > 0:
             cut(self.returning, seq)
-            waits[WaitReason.PREEMPTED] = waits.get(WaitReason.PREEMPTED, 0.0) + now_s - since_s
             return
-        elif self._held.pop(seq.request_id, None) is not None:
-            waits[WaitReason.GRAMMAR] = now_s - since_s
+        elif seq.request_id in self._held:
+            del self._held[seq.request_id]
         else:
-            waits[WaitReason.LEADER] = now_s - since_s
             self._unpark(seq)
         if seq.is_background:
             self.background_tokens -= self._tokens_of(seq)
@@ -145,6 +144,25 @@ class WaitQueue:
             self.num_tokens -= self._tokens_of(seq)
             seq.account.num_waiting -= 1
             del self._arrivals[seq.request_id]
+
+    def waited(self, seq: Sequence, now_s: float) -> dict[WaitReason, float]:
+        """Seconds by reason that a sequence has waited, up to now when it waits still."""
+        self.clock.advance(now_s)
+        waits = dict(seq.life.waits)
+        since = self._since.get(seq.request_id)
+        if since is None:
+            return waits
+        since_s, before = since
+        if before is not None:
+            for reason, seconds in self.clock.snapshot().items():
+                if seconds > before[reason]:
+                    waits[reason] = waits.get(reason, 0.0) + seconds - before[reason]
+            return waits
+        reason = WaitReason.GRAMMAR if seq.request_id in self._held else WaitReason.LEADER
+        if seq.life.num_preempted > 0:
+            reason = WaitReason.PREEMPTED
+        waits[reason] = waits.get(reason, 0.0) + now_s - since_s
+        return waits
 
     def overdue(self, deadline_s: float) -> list[Sequence]:
         """Sequences that arrived before `deadline_s` and have never run; the background may wait."""

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from headrace.base.errors import InvariantError, RequestError
 from headrace.base.ids import RequestId
 from headrace.base.messages import Picture
+from headrace.base.metrics.timeline import Timeline
 from headrace.base.request import FinishReason, Request
 from headrace.base.step import Delta, Progress, Row, RowResult, StepPlan, StepResult
 from headrace.host.kv.keys import Domain, KeyChain
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched import admission
 from headrace.host.sched.audit import check_batches, check_no_stall, check_sequences
-from headrace.host.sched.batch import Batch
+from headrace.host.sched.batch import Batch, StepNotes
 from headrace.host.sched.beams.forks import Forks
 from headrace.host.sched.drafts.depth import Depth
 from headrace.host.sched.fair.account import Account, Accounts
@@ -70,7 +71,7 @@ class Scheduler:
         self._deadlines = Deadlines()
         self._displaced: list[Delta] = []
         self.drafts = drafts or Depth()
-        self._planner = Planner(ledger, policy, limits, self._queue, self.drafts)
+        self._planner = Planner(ledger, policy, limits, self._queue, self.drafts, now_s)
         self._roster = self._planner.roster
         self._forks = Forks(ledger, self._roster, self._queue, self._sequences)
         self._planned: dict[int, Batch] = {}
@@ -143,7 +144,8 @@ class Scheduler:
             InvariantError: a sequence could run and no row was found for it.
         """
         self._queue.clock.advance(now_s := self._now_s())
-        batch = Batch(step=self._step + 1, left=self._limits.max_num_batched_tokens)
+        notes = StepNotes(planned_s=now_s)
+        batch = Batch(step=self._step + 1, left=self._limits.max_num_batched_tokens, notes=notes)
         reason = self._planner.fill(batch, now_s)
         self._queue.clock.reason = reason or WaitReason.STEP
         if not batch.rows:
@@ -152,9 +154,7 @@ class Scheduler:
         self._step = batch.step
         self._planned[batch.step] = batch
         self._slot_steps += len(batch.rows)
-        idle = self._roster.num_slots - len(batch.rows)
-        queue = self._queue
-        self._wasted += min(idle, max(0, queue.num_foreground - queue.num_parked - len(queue.held_ids)))
+        self._wasted += min(self._roster.num_slots - len(batch.rows), self._queue.num_ready)
         return batch.plan(self._roster.take_ends())
 
     def commit(self, result: StepResult) -> Progress:
@@ -167,28 +167,26 @@ class Scheduler:
         if batch is None:
             raise InvariantError(f"step {result.step} was not planned, or is committed already")
         learn(self._planner, batch, result)
-        now_s = self._now_s()
         deltas: list[Delta] = []
-        by_lease, rows = self._roster.by_lease, batch.rows
+        by_lease, rows, now_s = self._roster.by_lease, batch.rows, self._now_s()
+        time = batch.time(result.seconds, now_s, self._planner.cost, self._roster.running)
         for row_result in result.rows:
             seq, row = by_lease.get(row_result.lease), rows.get(row_result.lease)
             if seq is None or row is None:
                 self._late += 1
                 continue
+            time.book(seq.times, row.lease, row.start, row.num_drafts)
             delta = self._take(seq, row, row_result, now_s)
             if delta is not None:
                 deltas.append(delta)
-        for lease in rows.keys() - {row_result.lease for row_result in result.rows}:
-            if lease in by_lease:
-                raise InvariantError(f"step {result.step} has no result for {batch.owners[lease]!r}")
+        batch.check_answered(result, by_lease)
         return Progress(step=result.step, deltas=tuple(deltas))
 
     def next_wakeup_s(self) -> float | None:
         """Seconds from now after which `plan` or `expire` can do more without any event; None: never."""
-        moments: list[float] = []
+        moments = list(next_late_s(self._deadlines, self._queue, self._limits))
         if self._planner.opens_at_s is not None and self._queue.num_total:
             moments.append(self._planner.opens_at_s)
-        moments += next_late_s(self._deadlines, self._queue, self._limits)
         return max(0.0, min(moments) - self._now_s()) if moments else None
 
     @property
@@ -218,18 +216,22 @@ class Scheduler:
         """Who runs, and what the blocks are; linear in both."""
         return take_picture(self._roster, self._ledger, self._step, self._now_s())
 
+    def timeline(self, request_id: RequestId) -> Timeline | None:
+        """Where the time of a request went up to now; None: it is unknown or over (`SequenceTiming`)."""
+        seq, now_s = self._sequences.get(request_id), self._now_s()
+        return seq and seq.timeline(now_s, self._queue.waited(seq, now_s))
+
     def check(self) -> None:
         """Verify every invariant; raises InvariantError. Cost: linear in blocks and sequences."""
         check_sequences(self._sequences, self._queue, self._roster, self._ledger)
         check_batches(self._planned.values(), self._roster, self._ledger, self._limits)
-
-    # ---- inside ----
 
     def _enqueue(self, request: Request, now_s: float, account: Account, *, is_held: bool) -> None:
         arrival_s = min(request.arrival_s, now_s) if request.arrival_s > 0.0 else now_s
         rank = rank_of(request, now_s, self._num_arrived, self._limits.ageing_s)
         chain = KeyChain(Domain.of(request), self._ledger.block_size)
         seq = Sequence(request, chain, rank, arrival_s, account)
+        seq.life.waits[WaitReason.STEP] = now_s - arrival_s
         self._num_arrived += self._forks.open(seq)
         self.drafts.open(seq)
         self._sequences[request.request_id] = seq
@@ -247,8 +249,7 @@ class Scheduler:
             self.drafts.learn(seq, seq.track, row.num_drafts, result)
         if news.new_ids:
             seq.account.give_output(len(news.new_ids), is_background=seq.is_background)
-        if is_first and news.new_ids:
-            seq.life.first_token_s = now_s
+            seq.life.first_token_s = now_s if is_first else seq.life.first_token_s
         # Between two tokens of an answer a block becomes full only at a multiple of its size.
         if is_first or row.count > 1 or seq.num_valid % self._ledger.block_size == 0:
             self._ledger.publish(seq.request_id, seq.tokens, seq.num_valid)
@@ -282,9 +283,9 @@ class Scheduler:
             self._forks.close(seq, now_s)
         if seq.state is SequenceState.RUNNING:
             self._ledger.close(seq.request_id)
+            seq.times.leave(now_s)
             self._roster.leave(seq)
         else:
-            self._queue.clock.advance(now_s)
             self._queue.pop(seq, now_s)
         seq.state = SequenceState.FINISHED
         del self._sequences[seq.request_id]

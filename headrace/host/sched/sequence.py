@@ -1,10 +1,12 @@
 """One sequence: what was asked, what is known, where it runs, and how it spent its time."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from headrace.base.errors import InvariantError
 from headrace.base.ids import RequestId, SlotId
+from headrace.base.metrics.timeline import Timeline
 from headrace.base.request import FinishReason, Request
 from headrace.base.step import Delta, SequenceTiming, TokenLogprobs
 from headrace.base.tasks import BeamSearch, Pooling
@@ -12,6 +14,7 @@ from headrace.host.kv.keys import KeyChain
 from headrace.host.sched.drafts.track import Track
 from headrace.host.sched.fair.account import Account
 from headrace.host.sched.fair.rank import Rank
+from headrace.host.timeline.times import Times
 
 Trouble = tuple[str | None, str]
 """Why a sequence failed, and the class of the error in `base/errors`."""
@@ -30,7 +33,7 @@ class WaitReason(Enum):
     """Why a sequence is not running."""
 
     STEP = "step"
-    """It arrived while a step ran."""
+    """It arrived while a step ran, or was on its way to the engine."""
     SLOTS = "slots"
     BLOCKS = "blocks"
     TOKENS = "token_budget"
@@ -44,6 +47,8 @@ class WaitReason(Enum):
     """Its grammar is being compiled."""
     ALLOWANCE = "tokens_per_minute"
     """Background of a tenant that has spent the part of its tokens a minute that is not kept for others."""
+    BEAMS = "beams"
+    """A beam has its result, and others of its search do not."""
 
 
 @dataclass(slots=True)
@@ -109,6 +114,7 @@ class Sequence:
         "request_id",
         "slot",
         "state",
+        "times",
         "tokens",
         "track",
     )
@@ -127,6 +133,7 @@ class Sequence:
         self.has_kv_bound = request.terms.tenant.kv_share < 1
         self.is_background = request.terms.is_background
         self.life = Life(arrival_s)
+        self.times = Times(arrival_s)
         self.tokens = list(request.prompt_ids)
         self.num_prompt = len(self.tokens)
         self.max_tokens: int = request.sampling.max_tokens
@@ -188,6 +195,27 @@ class Sequence:
             return None
         return self.num_prompt_logprobs
 
+    def timeline(self, now_s: float, waits: Mapping[WaitReason, float]) -> Timeline:
+        """Where its time went up to now.
+
+        Args:
+            now_s: the moment.
+            waits: seconds in the queue by reason, those of the present stay included.
+        """
+        before = {r.value: s for r, s in waits.items() if r is not WaitReason.PREEMPTED and s > 0.0}
+        open_s = max(0.0, now_s - self.times.until_s) if self.state is SequenceState.RUNNING else 0.0
+        return Timeline(
+            request_id=self.request_id,
+            arrival_s=self.life.arrival_s,
+            until_s=now_s,
+            is_finished=self.state is SequenceState.FINISHED,
+            parts=self.times.told(before, waits.get(WaitReason.PREEMPTED, 0.0), open_s),
+            prefix=self.times.prefix,
+            others=self.times.largest_others(),
+            output_tokens=self.num_output,
+            num_preempted=self.life.num_preempted,
+        )
+
     def closing_delta(
         self, finish: FinishReason, now_s: float, *, trouble: Trouble = NO_TROUBLE, news: Delta | None = None
     ) -> Delta:
@@ -203,6 +231,7 @@ class Sequence:
             waits=tuple((reason.value, seconds) for reason, seconds in life.waits.items()),
             num_drafts_checked=self.track.num_checked if self.track else 0,
             num_drafts_accepted=self.track.num_accepted if self.track else 0,
+            timeline=self.timeline(now_s, life.waits),
         )
         news = news or Delta(request_id=self.request_id)
         return Delta(

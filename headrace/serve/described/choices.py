@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from headrace.serve.described.errors import Described
+from headrace.serve.described.timings import TimingFacts
 
 FinishReason = Literal["stop", "length", "tool_calls", "abort", "error"]
 
@@ -87,6 +88,7 @@ class ChatAnswer(Described):
     seed: int
     prompt_logprobs: PromptLogprobs | None = None
     prompt_token_ids: list[int] | None = None
+    timings: TimingFacts | None = None
 
 
 class CompletionLogprobs(Described):
@@ -121,6 +123,7 @@ class CompletionAnswer(Described):
     choices: list[CompletionChoice]
     usage: UsageFacts
     seed: int
+    timings: TimingFacts | None = None
 
 
 class EmbeddingFacts(Described):

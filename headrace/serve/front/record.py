@@ -23,6 +23,8 @@ class Answered:
     ttft_s: float | None = None
     timings: Mapping[str, float] = field(default_factory=dict[str, float])
     """Of the prompt that ended last; see `RequestOutput.timings`."""
+    ended: list[str] = field(default_factory=list[str])
+    """Requests of the engine that ended."""
 
     def see(self, prompt: int, output: RequestOutput) -> None:
         """Note an output of a prompt."""
@@ -30,6 +32,8 @@ class Answered:
         self.usage_by_prompt[prompt] = output.usage
         if output.timings is not None:
             self.timings = output.timings
+        if output.finished:
+            self.ended.append(output.request_id)
 
     @property
     def prompt_tokens(self) -> int:

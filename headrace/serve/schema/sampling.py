@@ -96,6 +96,7 @@ class SamplingBody(StrictBody):
     request_id: str | None = None
     cache_salt: str | None = None
     return_token_ids: bool | None = None
+    timings: bool | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None

@@ -1,6 +1,9 @@
 """Lets one sequence after the other in, or says why not."""
 
+from collections.abc import Callable
+
 from headrace.base.errors import InvariantError
+from headrace.base.metrics.timeline import PrefixResult
 from headrace.base.step import SlotBegin
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched.admission import AdmissionRate, outstanding_blocks, promised_blocks
@@ -13,6 +16,9 @@ from headrace.host.sched.queue import WaitQueue
 from headrace.host.sched.roster import Roster
 from headrace.host.sched.sequence import Sequence, SequenceState, WaitReason
 
+FROM_LEADER = "leader"
+"""The outcome of a prefix lookup that found the prompt of the request's first choice."""
+
 
 class Entrance:
     """The way from the queue into a slot. Shares its parts with the planner, which is its only user.
@@ -23,6 +29,7 @@ class Entrance:
         queue: sequences leave it here.
         roster: sequences enter it here.
         cost: measured step costs.
+        clock_s: monotonic seconds, to see what looking for a prefix takes.
 
     Attributes:
         rate: how fast the queue drains.
@@ -30,7 +37,13 @@ class Entrance:
     """
 
     def __init__(
-        self, ledger: KVLedger, limits: ScheduleLimits, queue: WaitQueue, roster: Roster, cost: StepCost
+        self,
+        ledger: KVLedger,
+        limits: ScheduleLimits,
+        queue: WaitQueue,
+        roster: Roster,
+        cost: StepCost,
+        clock_s: Callable[[], float],
     ) -> None:
         self.rate = AdmissionRate()
         self.num_admitted = 0
@@ -39,6 +52,7 @@ class Entrance:
         self._queue = queue
         self._roster = roster
         self._cost = cost
+        self._clock_s = clock_s
 
     def admit(self, seq: Sequence, batch: Batch, now_s: float) -> WaitReason | None:
         """Let one sequence in and plan its first row; else the reason why not, and nothing has changed."""
@@ -55,6 +69,7 @@ class Entrance:
         limit = tenant_limit(seq, self._roster.running, self._ledger) if left > 0 else WaitReason.TOKENS
         if limit is not None:
             return limit
+        began_s = self._clock_s()
         leader, cached, spared = shortcut(seq, self._ledger)
         count = len(seq.tokens) - cached
         if self._limits.chunked_prefill or seq.is_background:
@@ -67,6 +82,7 @@ class Entrance:
             if need > self._ledger.available_blocks:
                 return WaitReason.BLOCKS
         self._enter(seq, leader, cached, now_s)
+        seq.times.enter(now_s, self._clock_s() - began_s)
         self._begin(seq, count, batch)
         return None
 
@@ -74,14 +90,17 @@ class Entrance:
         is_first = seq.life.num_preempted == 0
         if leader is not None:
             self._ledger.fork(leader.request_id, seq.request_id, seq.chain, cached)
+            found = PrefixResult(outcome=FROM_LEADER, prompt_tokens=seq.num_prompt, cached_tokens=cached)
         else:
             cached = self._ledger.open(
                 seq.request_id, seq.tokens, seq.chain, max_cached=seq.max_cached, counted=is_first
             )
+            found = self._ledger.lookups.latest
         self._queue.pop(seq, now_s)
         self._roster.enter(seq, cached)
         if is_first:
             seq.life.first_scheduled_s = now_s
+            seq.times.prefix = found
             seq.life.cached_tokens = 0 if leader is not None else cached
             self.rate.note(seq.num_prompt)
             seq.account.give_prompt(seq.num_prompt - cached, is_background=seq.is_background)

@@ -1,0 +1,113 @@
+"""Say where the time of a request went: a bar of its parts, and the largest cause in one sentence."""
+
+import json
+import sys
+from typing import Annotated, Any, cast
+from urllib.parse import quote
+
+import typer
+
+from headrace.base.env import settings_from_env
+from headrace.base.errors import EngineDeadError, HeadraceError, NotFoundError, RequestError
+
+LOOKS = {
+    "tokenize": ("bright_black", "▒"),
+    "queue": ("yellow", "░"),
+    "prefix_lookup": ("cyan", "▓"),
+    "prefill": ("blue", "█"),
+    "decode": ("green", "█"),
+    "verify": ("bright_green", "▓"),
+    "others_prefill": ("magenta", "▒"),
+    "preempted": ("red", "░"),
+    "host": ("white", "▓"),
+    "stream_out": ("bright_cyan", "▒"),
+}
+"""Colour and filling: neighbours differ without colours, too."""
+MAX_CELLS = 100
+TIMEOUT_S = 30.0
+OK, NOT_FOUND = 200, 404
+Parts = list[dict[str, Any]]
+
+
+def command(
+    request_id: Annotated[str, typer.Argument(help="Id of an answer, or the request_id that it was given.")],
+    url: Annotated[str, typer.Option(help="The server.")] = "http://127.0.0.1:8000",
+    api_key: Annotated[
+        str | None,
+        typer.Option(help="The key that the request was sent with [default: HEADRACE_ACCESS_API_KEY]"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the timeline as JSON.")] = False,
+) -> None:
+    """Say where the time of a request went, while it runs or after it ended."""
+    found = fetch(url, request_id, api_key)
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        show(found)
+
+
+def fetch(url: str, request_id: str, api_key: str | None) -> dict[str, Any]:
+    """The timeline of a request.
+
+    Raises:
+        EngineDeadError: there is no server. NotFoundError: it does not know the request. HeadraceError: it
+        gave another error.
+    """
+    import httpx
+
+    key = api_key or settings_from_env().get("access_api_key", "").partition(",")[0]
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    path = f"{url.rstrip('/')}/v1/requests/{quote(request_id, safe='')}/timeline"
+    try:
+        answer = httpx.get(path, headers=headers, timeout=TIMEOUT_S)
+        body = cast("dict[str, Any]", answer.json())
+    except httpx.InvalidURL as error:
+        raise RequestError(f"{url} is no URL: {error}; give --url http://HOST:PORT") from error
+    except (httpx.HTTPError, ValueError) as error:
+        raise EngineDeadError(f"no Headrace server answers at {url} ({error}); give its --url") from error
+    if answer.status_code != OK:
+        message = str(body.get("error", {}).get("message", answer.reason_phrase))
+        kind = NotFoundError if answer.status_code == NOT_FOUND else HeadraceError
+        raise kind(message)
+    return body
+
+
+def show(timeline: dict[str, Any]) -> None:
+    """Print bar, parts and sentence; colours only on a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else MAX_CELLS)
+    parts = cast("Parts", timeline["parts"])
+    bar = Text()
+    for part, cells in zip(parts, widths(parts, min(console.width, MAX_CELLS)), strict=True):
+        colour, filling = _look(part)
+        bar.append(filling * cells, style=colour)
+    console.print(bar)
+    total = sum(part["seconds"] for part in parts) or 1.0
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for part in parts:
+        colour, filling = _look(part)
+        share = f"{100 * part['seconds'] / total:.1f} %"
+        name = Text(f"{filling} {part['name']}", style=colour)
+        table.add_row(name, f"{part['seconds']:.4f} s", share, Text(part["reason"]))
+    console.print(table)
+    console.print(timeline["sentence"], markup=False, soft_wrap=True)
+
+
+def widths(parts: Parts, num_cells: int) -> list[int]:
+    """Cells of each part: shares of the whole, whole numbers that add up to `num_cells`."""
+    total = sum(part["seconds"] for part in parts)
+    if not total > 0.0:
+        return [0] * len(parts)
+    ends: list[int] = []
+    passed = 0.0
+    for part in parts:
+        passed += part["seconds"]
+        ends.append(round(num_cells * passed / total))
+    return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def _look(part: dict[str, Any]) -> tuple[str, str]:
+    return LOOKS.get(part["name"], ("white", "█"))

@@ -1,0 +1,131 @@
+"""Timelines of requests that ended: bounded, by tenant, extended by what the client process adds."""
+
+import pytest
+
+from headrace.base.metrics.timeline import OthersPrefill, Part, PartName, Timeline
+from headrace.cli.commands.explain import LOOKS, show, widths
+from headrace.engine.outputs import Usage
+from headrace.engine.timelines.store import ANOTHERS, TimelineStore, begun, extended
+from headrace.serve.schema.timings import timeline_body, timings_body
+
+
+def line(request_id: str = "chatcmpl-a", until_s: float = 12.0, **more) -> Timeline:
+    parts = (Part(PartName.QUEUE, 0.5, "slots"), Part(PartName.DECODE, until_s - 10.5))
+    known = {
+        "request_id": request_id,
+        "arrival_s": 10.0,
+        "until_s": until_s,
+        "is_finished": True,
+        "parts": parts,
+    }
+    return Timeline(**(known | more))
+
+
+def test_the_store_is_bounded_and_forgets_the_first_that_ended() -> None:
+    store = TimelineStore(2)
+    for name in "abc":
+        store.keep("", line(name))
+    store.keep("", line("b"))
+    store.keep("", line("d"))
+    assert [name for name in "abcd" if store.find("", name)] == ["b", "d"]
+    off = TimelineStore(0)
+    off.keep("", line("a"))
+    assert off.find("", "a") is None
+
+
+def test_a_tenant_finds_its_own_by_answer_id_or_by_name() -> None:
+    store = TimelineStore(9)
+    store.keep("t", line("chatcmpl-a/1"))
+    for name in ("chatcmpl-a/1", "a/1"):
+        found = store.find("t", name)
+        assert found is not None
+        assert found.request_id == "chatcmpl-a/1"
+        assert store.find("u", name) is None
+    assert store.find("t", "a") is None
+
+
+def test_of_an_answer_to_several_prompts_the_last_to_end_is_told() -> None:
+    store = TimelineStore(9)
+    for n, until_s in enumerate((12.0, 15.0, 13.0)):
+        store.keep("", line(f"cmpl-x-{n}", until_s))
+    for name in ("cmpl-x", "x"):
+        found = store.find("", name)
+        assert found is not None
+        assert found.request_id == "cmpl-x-1"
+    store.keep("", line("cmpl-x-7-1"))
+    plain = store.find("", "x-1")
+    assert plain is not None
+    assert plain.request_id == "cmpl-x-1"  # a plain name goes before a numbered one
+
+
+def test_what_comes_before_and_after_the_engine_is_added_and_the_sum_stays_whole() -> None:
+    whole = extended(begun(line(), "chatcmpl-a", 9.25), 12.25)
+    assert whole.seconds_of(PartName.TOKENIZE) == 0.75
+    assert whole.seconds_of(PartName.STREAM_OUT) == 0.25
+    again = extended(whole, 13.0)
+    assert again.seconds_of(PartName.STREAM_OUT) == 1.0
+    for timeline in (whole, again):
+        assert sum(p.seconds for p in timeline.parts) == pytest.approx(timeline.e2e_s)
+    assert begun(line(), "a", 0.0).e2e_s == 2.0
+    store = TimelineStore(9)
+    store.keep("t", line())
+    store.sent("t", "chatcmpl-a", 12.5)
+    store.sent("t", "unknown", 12.5)
+    kept = store.find("t", "a")
+    assert kept is not None
+    assert kept.seconds_of(PartName.STREAM_OUT) == 0.5
+
+
+def test_ids_of_other_tenants_requests_do_not_show() -> None:
+    store = TimelineStore(9)
+    others = (OthersPrefill("secret", "u", 2.0), OthersPrefill("mine", "t", 1.0))
+    store.keep("t", line(others=others, parts=(Part(PartName.OTHERS_PREFILL, 3.0, "secret"),)))
+    found = store.find("t", "a")
+    assert found is not None
+    body = timeline_body(found)
+    assert "secret" not in str(body)
+    assert body["others_prefill"] == [{"id": ANOTHERS, "seconds": 2.0}, {"id": "mine", "seconds": 1.0}]
+    assert body["parts"][0]["reason"] == ANOTHERS
+
+
+def test_timings_follow_the_definitions() -> None:
+    timings = {"prefill_s": 0.5, "decode_s": 2.0, "queue_s": 0.1, "ttft_s": 0.6}
+    usage = Usage(prompt_tokens=60, completion_tokens=10, cached_tokens=10)
+    got = timings_body(timings, usage, 2, None)
+    assert got == pytest.approx(
+        {
+            "cache_n": 10,
+            "prompt_n": 50,
+            "prompt_ms": 500.0,
+            "prompt_per_token_ms": 10.0,
+            "prompt_per_second": 100.0,
+            "predicted_n": 10,
+            "predicted_ms": 2000.0,
+            "predicted_per_token_ms": 500.0,  # two choices of five: four gaps of half a second each
+            "predicted_per_second": 4.0,
+            "queue_ms": 100.0,
+            "ttft_ms": 600.0,
+        }
+    )
+    drafted = timings_body(timings | {"draft_n": 9.0, "draft_n_accepted": 4.0}, usage, 1, None)
+    assert (drafted["draft_n"], drafted["draft_n_accepted"]) == (9, 4)
+    single = timings_body(timings, Usage(prompt_tokens=1, completion_tokens=1), 1, line())
+    assert single["predicted_per_token_ms"] is None
+    assert single["e2e_s"] == 2.0
+
+
+def test_the_bar_is_as_wide_as_asked_and_every_part_has_a_look(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [{"name": "queue", "seconds": s, "reason": ""} for s in (0.3333, 0.3333, 0.3334, 1e-9)]
+    assert widths(parts, 10) == [3, 4, 3, 0]
+    assert sum(widths(parts, 97)) == 97
+    assert widths([], 9) == []
+    assert widths([{"name": "queue", "seconds": 0.0, "reason": ""}], 9) == [0]
+    assert set(LOOKS) == set(PartName)
+    show(timeline_body(line()))
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[0].count("░") == 25
+    assert shown.splitlines()[0].count("█") == 75
+    assert "\x1b" not in shown
+    assert "queue" in shown
+    assert "slots" in shown
+    assert "an answer half as long" in shown
