@@ -12,7 +12,7 @@ from threading import Event as Flag
 import pytest
 
 from headrace.base.clock import now_s
-from headrace.base.config import ModelConfig, WatchConfig
+from headrace.base.config import WatchConfig
 from headrace.base.errors import EngineDeadError
 from headrace.base.messages import AddGroup, AskStats, Finish
 from headrace.base.request import FinishReason, Request, SamplingParams
@@ -198,13 +198,29 @@ def test_a_sender_blocked_on_an_end_that_leaves_gives_up():
     sender.close()
 
 
-async def test_the_end_of_the_engine_process_waits_for_packed_weights(smollm2_path, tmp_path, monkeypatch):
+SLOW_WRITER = """
+import os, sys, time
+from headrace.compute.weights.packed import store
+from headrace.engine.process.__main__ import main
+
+real = store.PackedCache.write
+store.PackedCache.write = lambda *given: (time.sleep(1.0), real(*given))
+store.MIN_BYTES = 0
+os._exit(main(sys.argv[1:]))
+"""
+
+
+def test_the_end_of_the_engine_process_waits_for_packed_weights(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path))
-    settings = replace(config(), model=ModelConfig(model=str(smollm2_path)))
-    client = await asyncio.to_thread(RemoteClient, settings)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-c", SLOW_WRITER, str(theirs.fileno())]
+        process = subprocess.Popen(command, pass_fds=(theirs.fileno(),))
+    client = RemoteClient(spawned=Spawned(process, ours))
+    client.load(config())
     client.start(lambda event: None)
-    await asyncio.to_thread(client.close)
-    assert client._process.returncode == 0
+    client.close()
+    assert process.returncode == 0
     (file,) = packed_files(tmp_path / "packed")
     assert file.is_whole
 
