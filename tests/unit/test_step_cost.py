@@ -78,6 +78,23 @@ def test_a_hiccup_moves_a_fit_little():
     assert fit.predict((1.0, 5.0)) == pytest.approx(before, rel=0.02)
 
 
+def test_a_first_step_that_misleads_is_forgotten_soon():
+    fit = Fit((1.0, 1.0))
+    fit.observe((1.0, 5.0), 60.0)  # ten times what such a step takes: memory was touched for the first time
+    for i in range(12):
+        fit.observe((1.0, 5.0 + i % 3), 6.0 + i % 3)
+    assert fit.predict((1.0, 6.0)) == pytest.approx(7.0, rel=0.1)
+
+
+def test_a_sudden_change_is_followed_within_some_steps():
+    fit = Fit((1.0, 1.0))
+    for i in range(2000):
+        fit.observe((1.0, i % 10), 1.0 + i % 10)
+    for i in range(20):
+        fit.observe((1.0, i % 10), 3.0 * (1.0 + i % 10))
+    assert fit.predict((1.0, 6.0)) == pytest.approx(21.0, rel=0.1)
+
+
 def test_no_coefficient_becomes_negative():
     fit = Fit((1.0, 1.0))
     for i in range(500):
