@@ -182,6 +182,20 @@ def test_min_tokens_hold_back_an_end_that_is_drafted():
         assert (len(life.tokens) > 9) == (least == 10)
 
 
+@pytest.mark.parametrize("least", [7, 8, 9, 10, 12])
+@pytest.mark.parametrize("depth", [2, 5, 8])
+def test_an_end_counts_again_within_a_run_of_drafts_that_reaches_min_tokens(least, depth):
+    """SA-7: drafts before a place count as tokens there."""
+    subject = scripted_rig()
+    sampling = SamplingParams(temperature=0.0, seed=0, max_tokens=20, min_tokens=least)
+    request = Request(request_id="r", prompt_ids=(3, 4), sampling=sampling, end_ids=frozenset({14}))
+    want = subject.solo(request)
+    assert (len(want.tokens) == 10) == (least <= 9)
+    core = subject.core(speculate=f"ngram,depth={depth}", dtype="f32")
+    draft_with(core, oracle(want.tokens, 2))
+    assert Drive(core).run([request])["r"].answer == want.answer
+
+
 def test_a_sequence_that_comes_back_drafts_from_all_its_tokens():
     """A preempted sequence begins again in its slot; what the proposer knew there is of another."""
     subject, rng = rig("native", 1), random.Random(2)
