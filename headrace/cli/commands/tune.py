@@ -1,0 +1,60 @@
+"""`headrace tune`: settings that suit a workload, found by measuring, with the evidence."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.loads import FLAGS, LOOPS, asked_of, watching, with_flags, write_text
+
+Model = Annotated[str, typer.Argument(help="Catalogue name, .gguf file, checkpoint directory or hub id.")]
+Budget = Annotated[float, typer.Option("--budget", help="Seconds of measuring.")]
+Lossy = Annotated[bool, typer.Option("--allow-lossy", help="Try settings that change answers a little, too.")]
+Only = Annotated[list[str] | None, typer.Option("--only", help="A setting to try, section.field; repeat it.")]
+Flag = Annotated[list[str] | None, typer.Option("--flag", help="More of `serve` for all servers.")]
+Pairs = Annotated[int, typer.Option("--most-pairs", help="Pairs of a comparison at most.")]
+Write = Annotated[Path | None, typer.Option("--write", help="Write the settings as YAML, with the evidence.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write every ratio; - prints them.")]
+
+
+@with_flags(FLAGS, LOOPS)
+def command(  # noqa: PLR0913 - one parameter per flag
+    model: Model,
+    budget: Budget = 900.0,
+    allow_lossy: Lossy = False,
+    only: Only = None,
+    flag: Flag = None,
+    most_pairs: Pairs = 30,
+    write: Write = None,
+    json_file: Json = None,
+    *,
+    given: dict[str, Any],
+) -> None:
+    """Measure settings on a load (as `bench serve` takes it) and keep what is better than the defaults."""
+    from headrace.base.errors import RequestError
+    from headrace.tools.bench.run import described
+    from headrace.tools.tune import report
+    from headrace.tools.tune.duel import Rules
+    from headrace.tools.tune.knobs import knobs
+    from headrace.tools.tune.live import LivePairs
+    from headrace.tools.tune.search import Search
+
+    if not 0 < budget < float("inf"):
+        raise RequestError(f"--budget must be above 0 seconds, got {budget:g}", param="budget")
+    rules = Rules(most_pairs=most_pairs)
+    turned = knobs(with_lossy=allow_lossy, only=tuple(only or ()))
+    asked = asked_of(given, ignore_eos=True)
+    with watching() as (begin, _), LivePairs(model, asked.plan, flag or ()) as pairs:
+        begin("starting")
+
+        def told(trial: Any) -> None:
+            begin(f"{trial.knob or 'against the defaults'}: pair {len(trial.ratios)}, {trial.verdict}")
+
+        found = Search(pairs.measure, rules, budget, told).run(turned)
+    text = report.markdown(found, rules)
+    if str(json_file) != "-":
+        print(text, end="")
+    write_text(json_file, "json", json.dumps(report.as_json(found, rules), indent=1))
+    load = f"{model}, {described(asked.plan)}" + (f", SLO {given['slo']}" if given.get("slo") else "")
+    write_text(write, "write", report.settings_file(found, rules, load))

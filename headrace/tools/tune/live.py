@@ -1,0 +1,111 @@
+"""Measures pairs on servers of this machine, which are started when they are first needed."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from headrace.base.clock import now_s
+from headrace.base.errors import RequestError
+from headrace.tools.ablate.launch import serving
+from headrace.tools.bench.ask import Wish
+from headrace.tools.bench.run import Plan, first_model, measure, warm_up
+from headrace.tools.bench.summary import Summary, summarize
+from headrace.tools.bench.wire import Client, Target
+from headrace.tools.tune.knobs import Point, flags_of
+from headrace.tools.tune.search import Pair
+
+MOST_SERVERS = 2
+"""That are up at a time: the pair's own. Idle ones take memory."""
+CREDIT = 0.02
+"""What a request counts that misses its objectives: two servers that miss all can still be told apart."""
+
+
+def output_rate(summary: Summary) -> float:
+    """Output tokens a second."""
+    return summary.rates.output_tokens
+
+
+def goodput(summary: Summary) -> float:
+    """Requests a second within the objectives, with a little credit for the others."""
+    good = summary.rates.good_requests or 0.0
+    return good + CREDIT * (summary.rates.requests - good)
+
+
+Objective = Callable[[Summary], float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    client: Client
+    wish: Wish
+    stack: ExitStack
+
+
+class LivePairs:
+    """Servers by their settings. Use as a context manager: all end with it.
+
+    Args:
+        model: what is served.
+        plan: the load of each half of a pair.
+        flags: flags of all servers.
+    """
+
+    def __init__(self, model: str, plan: Plan, flags: Sequence[str] = ()) -> None:
+        self._model = model
+        self._plan = plan
+        self._flags = tuple(flags)
+        self._objective: Objective = output_rate if plan.slo is None else goodput
+        self._servers: OrderedDict[tuple[str, ...], _Server] = OrderedDict()
+
+    def __enter__(self) -> "LivePairs":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._servers:
+            self._servers.popitem()[1].stack.close()
+
+    def measure(self, first: Point, second: Point, number: int) -> Pair:
+        """One pair; the order turns.
+
+        Raises:
+            EngineDeadError: a server did not start with these settings.
+            RequestError: it completed nothing.
+        """
+        began_s = now_s()
+        servers = [self._server(first), self._server(second)]
+        order = (0, 1) if number % 2 == 0 else (1, 0)
+        seeded = self._plan.seeded(self._plan.dataset.seed + number)
+        scores = {i: asyncio.run(self._score(servers[i], seeded)) for i in order}
+        return Pair(scores[1] / scores[0], now_s() - began_s)
+
+    async def _score(self, server: _Server, plan: Plan) -> float:
+        summary = summarize(await measure(server.client, server.wish, plan), plan.slo)
+        score = self._objective(summary)
+        if score <= 0:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in summary.failures.items())
+            raise RequestError(f"none of {summary.sent} requests was completed ({kinds})")
+        return score
+
+    def _server(self, point: Point) -> _Server:
+        key = flags_of(point)
+        if key in self._servers:
+            self._servers.move_to_end(key)
+            return self._servers[key]
+        while len(self._servers) >= MOST_SERVERS:
+            self._servers.popitem(last=False)[1].stack.close()
+        stack = ExitStack()
+        with ExitStack() as guard:
+            guard.push(stack)
+            url = stack.enter_context(serving(self._model, (*self._flags, *key)))
+            self._servers[key] = _Server(*asyncio.run(_ready(url)), stack)
+            guard.pop_all()
+        return self._servers[key]
+
+
+async def _ready(url: str) -> tuple[Client, Wish]:
+    client = Client(Target.from_url(url))
+    wish = Wish(await first_model(client), extra={"temperature": 0, "ignore_eos": True})
+    await warm_up(client, wish, 2)
+    return client, wish

@@ -1,0 +1,117 @@
+"""The walk: each knob's values against the best so far; what is shown to be better is taken.
+
+At the end the best is compared with the defaults in fresh pairs; unless it is better again, the defaults
+stay.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from headrace.base.errors import HeadraceError
+from headrace.tools.tune.duel import Gain, Rules, Verdict, gain, judge
+from headrace.tools.tune.knobs import DEFAULT, Knob, Point
+
+CONFIRMING = 0.25
+"""The share of the budget that is kept for the comparison with the defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One pair: the second's score over the first's, and what it took."""
+
+    ratio: float
+    seconds: float
+
+
+MeasurePair = Callable[[Point, Point, int], Pair]
+"""Measures (first, second, number of the pair); raises `HeadraceError` when a setting is refused."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """Two points that were compared."""
+
+    knob: str
+    """The setting that differs; empty: the comparison with the defaults."""
+    first: Point
+    second: Point
+    ratios: list[float] = field(default_factory=list[float])
+    verdict: Verdict = Verdict.OPEN
+    error: str = ""
+    """Why the second could not be measured."""
+
+    def gain(self, confidence: float) -> Gain | None:
+        """With fewer than two pairs there is none."""
+        return gain(self.ratios, confidence) if len(self.ratios) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search ended with."""
+
+    best: Point
+    """Shown to be better than the defaults, or the defaults."""
+    trials: tuple[Trial, ...]
+    seconds: float
+    is_out_of_time: bool
+
+
+OnPair = Callable[[Trial], None]
+
+
+class Search:
+    """One search.
+
+    Args:
+        measure: measures a pair.
+        rules: when a difference counts.
+        budget_s: seconds of measuring, the last comparison included.
+        on_pair: told after each pair.
+    """
+
+    def __init__(
+        self, measure: MeasurePair, rules: Rules, budget_s: float, on_pair: OnPair | None = None
+    ) -> None:
+        self._measure = measure
+        self._rules = rules
+        self._budget_s = budget_s
+        self._on_pair = on_pair
+        self._trials: list[Trial] = []
+        self._spent_s = self._longest_s = 0.0
+        self._is_out_of_time = False
+
+    def run(self, knobs: Sequence[Knob]) -> Found:
+        """Walk through the knobs in their order."""
+        best: Point = DEFAULT
+        for knob in knobs:
+            for value in knob.values:
+                trial = self._duel(
+                    Trial(knob.setting, best, dict(best) | {knob.setting: value}),
+                    self._budget_s * (1 - CONFIRMING),
+                )
+                if trial.verdict is Verdict.BETTER:
+                    best = trial.second
+        if best != DEFAULT:
+            confirmed = self._duel(Trial("", DEFAULT, best), self._budget_s)
+            if confirmed.verdict is not Verdict.BETTER:
+                best = DEFAULT
+        return Found(best, tuple(self._trials), self._spent_s, self._is_out_of_time)
+
+    def _duel(self, trial: Trial, until_s: float) -> Trial:
+        self._trials.append(trial)
+        while trial.verdict is Verdict.OPEN:
+            if self._spent_s + self._longest_s > until_s:
+                self._is_out_of_time = True
+                return trial
+            try:
+                pair = self._measure(trial.first, trial.second, len(trial.ratios))
+            except HeadraceError as error:
+                trial.error, trial.verdict = error.message, Verdict.WORSE
+                return trial
+            trial.ratios.append(pair.ratio)
+            self._spent_s += pair.seconds
+            self._longest_s = max(self._longest_s, pair.seconds)
+            trial.verdict = judge(trial.ratios, self._rules)
+            if self._on_pair is not None:
+                self._on_pair(trial)
+        return trial
