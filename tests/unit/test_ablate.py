@@ -3,7 +3,8 @@
 import asyncio
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ import pytest
 from benchmarks.techniques import put
 from headrace.base.errors import EngineDeadError, RequestError
 from headrace.cli.main import main
-from headrace.tools.ablate import launch, table
-from headrace.tools.ablate.run import Effect, ablate
+from headrace.tools.ablate import launch, run, table
+from headrace.tools.ablate.run import Effect
 from headrace.tools.ablate.techniques import OUTPUT, TECHNIQUES, Technique, chosen
 from headrace.tools.bench.bootstrap import interval
 from headrace.tools.bench.compare import FIGURES, Compared, Comparison
@@ -88,23 +89,39 @@ def test_a_server_ends_with_its_block(smollm2_path: Path, monkeypatch: pytest.Mo
     assert started[0].poll() is not None
 
 
-def test_a_technique_that_works_is_seen_to_work(smollm2_path: Path) -> None:
-    """Sixteen answers at once against one at a time: nobody's noise is that large."""
+def test_the_first_server_is_without_the_technique_and_the_second_with_it(
+    smollm2_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[str, ...]] = []
+
+    @contextmanager
+    def noted(model: str, flags: Sequence[str]) -> Iterator[str]:
+        given.append(tuple(flags))
+        with launch.serving(model, flags) as url:
+            yield url
+
+    monkeypatch.setattr(run, "serving", noted)
     technique = Technique(
         name="batching",
         attacks="",
-        plan=Plan(dataset=DatasetChoice(num_talks=16, input_tokens=8, output_tokens=16), users=16, warmup=0),
+        plan=Plan(dataset=DatasetChoice(num_talks=2, input_tokens=8, output_tokens=4), users=2, warmup=0),
         figure=OUTPUT,
         off=("--max-num-seqs", "1"),
+        on=("--max-num-seqs", "2"),
     )
-    (found,) = asyncio.run(ablate(str(smollm2_path), [technique], 5, ("--threads", "1")))
-    assert found.chief.interval.ratio > 1.2
-    assert not sum(sum(s.failures.values()) for pair in found.comparison.pairs for s in pair)
+    told: list[tuple[int, str]] = []
+    watch = run.Watch(on_half=lambda _, number, side: told.append((number, side)))
+    (found,) = asyncio.run(run.ablate(str(smollm2_path), [technique], 5, ("--threads", "1"), watch))
+    assert given == [("--threads", "1", *technique.off), ("--threads", "1", *technique.on)]
+    assert told[:3] == [(0, "without"), (0, "with"), (1, "with")]
+    assert found.chief.a > 0
+    assert found.chief.b > 0
+    assert [s.completed for pair in found.comparison.pairs for s in pair] == [2] * 10
 
 
 def test_too_few_pairs_are_refused_before_a_server_starts():
     with pytest.raises(RequestError, match="pairs"):
-        asyncio.run(ablate("no-such-model", TECHNIQUES, 2))
+        asyncio.run(run.ablate("no-such-model", TECHNIQUES, 2))
 
 
 def test_the_page_gets_the_table_between_its_marks(tmp_path: Path) -> None:

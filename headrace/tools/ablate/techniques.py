@@ -91,6 +91,17 @@ TECHNIQUES = (
         off=("--no-graphs",),
         load="1 user, 64 tokens in, 96 out",
     ),
+    Technique(
+        name="speculation",
+        attacks="memory traffic of decode",
+        plan=Plan(
+            dataset=DatasetChoice(name="code-edit", num_talks=4, input_tokens=300, output_tokens=160), users=1
+        ),
+        figure=TPOT,
+        off=("--speculate", "off"),
+        on=("--speculate", "auto"),
+        load="1 user, answers that repeat their prompt",
+    ),
 )
 
 
