@@ -108,6 +108,16 @@ def test_a_part_says_what_the_whole_takes(layers):
         assert model.predict(model.shape.work_of(rows)) == pytest.approx(seconds_of(layers, rows), rel=0.15)
 
 
+def test_what_layers_share_does_not_grow_with_them_and_the_rest_does():
+    part, whole = StepModel(shape(8), LIMITS), StepModel(shape(32), LIMITS)
+    for fit in (part._decode, part._prefill):
+        fit.coefficients = [2e-3, 10e-6, 1.0, 1.0, 1.0, 1.0]
+    for fit in (rehearsal.fit(whole, part, (), 4.0)._decode, whole._prefill):
+        fixed_s = rehearsal._STEP_HOST_S
+        assert fit.coefficients[0] == pytest.approx(fixed_s + 4 * (2e-3 - fixed_s))
+        assert fit.coefficients[1:] == [10e-6, 1.0, 1.0, 1.0, 1.0]
+
+
 STEPS = rehearsal._STEPS
 
 

@@ -165,6 +165,10 @@ def test_a_full_house_that_computes_is_bounded_by_computing_not_by_slots():
     assert verdict({**FAULTS["compute"], "slots": 24, "waiting": 9})["bottleneck"] == "compute"
 
 
+def test_preemptions_alone_name_the_pool():
+    assert verdict({"preemptions": 0.5})["bottleneck"] == "KV capacity"
+
+
 def test_a_busy_http_process_is_named():
     found = verdict({"cpu_s": 0.97, "itl_s": 9.0})
     assert found["bottleneck"] == "tokenization/grammar"
