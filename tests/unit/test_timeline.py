@@ -5,12 +5,18 @@ from random import Random
 import pytest
 
 from headrace.base.metrics.timeline import PartName, Timeline
+from headrace.base.step import TokenLogprobs
 from headrace.base.terms import Tenant, Terms
 from headrace.engine.sim import SimCost
+from headrace.host.kv.table import Grant
+from headrace.host.sched.batch import Batch, StepNotes
+from headrace.host.sched.cost import StepCost
 from headrace.host.sched.limits import ScheduleLimits
+from headrace.host.sched.sequence import WaitReason
 from headrace.host.timeline.explain import explain
 from headrace.host.timeline.times import MOST_OTHERS, prefill_share
 from tests.kit.host import Case, World, make_request, run_case
+from tests.unit.test_rows import sequence
 
 STEP_S = 0.01
 
@@ -100,6 +106,25 @@ def test_waiting_for_room_in_steps_is_token_budget_in_the_queue_and_in_a_slot() 
     in_line = sum(told(w, name).e2e_s for name in "abc")
     assert waits == pytest.approx(in_line - rows * STEP_S)
     assert steps * 2 >= rows
+
+
+@pytest.mark.parametrize(
+    "reason", [WaitReason.TOKENS, WaitReason.BLOCKS, WaitReason.TENANT, WaitReason.BEAMS]
+)
+def test_a_slot_without_a_row_says_why(reason: WaitReason) -> None:
+    idle, busy = sequence(2, max_tokens=8), sequence(2, max_tokens=8)
+    busy.lease = 8
+    batch = Batch(step=1, left=10, notes=StepNotes(planned_s=1.0))
+    batch.add_decode(busy, Grant())
+    if reason is WaitReason.BEAMS:
+        idle.offer = TokenLogprobs(token_id=1, logprob=-1.0, rank=1)
+    elif reason is not WaitReason.TOKENS:
+        batch.notes.held[idle.lease] = reason
+    for seq in (idle, busy):
+        seq.times.enter(1.0, 0.0)
+    batch.time(0.5, 1.75, StepCost(), [busy, idle])
+    assert (idle.times.stalls, idle.times.host_s) == ({reason.value: 0.5}, 0.25)
+    assert busy.times.stalls == {}
 
 
 def test_waiting_for_ones_tenant_is_tenant_limit() -> None:
