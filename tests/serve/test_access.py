@@ -76,6 +76,19 @@ def test_keys_are_taken_from_both_headers(headers: dict[bytes, bytes], status: i
         assert httpx.get(live.url + "/v1/models", headers=headers).status_code == status
 
 
+def test_a_browsers_login_opens_the_dashboard_alone() -> None:
+    """Another site's page can make a logged-in browser post forms here: its login must not count for them."""
+    with LiveServer(FakeLLM(hello), AccessConfig(api_key=("sesame",))) as live:
+        login = ("any", "sesame")
+        assert httpx.get(live.url + "/dashboard", auth=login).status_code == 200
+        for path in all_paths():
+            for method in ("GET", "POST", "DELETE"):
+                if path in {"/health", "/ready"} or (method == "GET" and path.startswith("/dashboard")):
+                    continue
+                response = httpx.request(method, live.url + path, auth=login)
+                assert response.status_code == 401, (method, path)
+
+
 def test_every_key_is_compared_whatever_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     keys, seen = load_keys(AccessConfig(api_key=("a", "b", "c"))), []
     real = keys_module.hmac.compare_digest

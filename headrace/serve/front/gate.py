@@ -15,6 +15,8 @@ from headrace.serve.front.keys import Keys
 from headrace.serve.limits import discard_body
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
+PAGE_PATHS = frozenset({"/dashboard", "/dashboard/events"})
+"""What a browser's own login opens."""
 TIMEOUT_HEADER = b"x-request-timeout"
 """Seconds from now after which the client does not want the answer any more."""
 MAX_TIMEOUT_S = 86_400.0
@@ -31,7 +33,8 @@ class Gate:
     """ASGI wrapper: passes requests that bring a key, and says on which terms they run.
 
     The key comes as `Authorization: Bearer KEY` or, as Anthropic's clients send it, as `x-api-key: KEY`;
-    a browser that opens a page asks its user and sends it as the password of `Authorization: Basic`.
+    a browser that opens the dashboard asks its user and sends it as the password of `Authorization: Basic`. That
+    counts for the dashboard alone: a browser adds it to whatever a page of another site makes it send here.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys) -> None:
@@ -70,11 +73,15 @@ def _given_key(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"authorization" and value[:7].lower() == b"bearer ":
             bearer = value[7:].strip()
-        elif name == b"authorization" and value[:6].lower() == b"basic ":
+        elif name == b"authorization" and value[:6].lower() == b"basic " and _is_page(scope):
             bearer = _password(value[6:].strip())
         elif name == b"x-api-key":
             plain = value.strip()
     return bearer or plain
+
+
+def _is_page(scope: Scope) -> bool:
+    return scope["method"] in {"GET", "HEAD"} and scope["path"] in PAGE_PATHS
 
 
 def _password(credentials: bytes) -> bytes:
