@@ -33,8 +33,8 @@ class Gate:
     """ASGI wrapper: passes requests that bring a key, and says on which terms they run.
 
     The key comes as `Authorization: Bearer KEY` or, as Anthropic's clients send it, as `x-api-key: KEY`;
-    a browser that opens the dashboard asks its user and sends it as the password of `Authorization: Basic`. That
-    counts for the dashboard alone: a browser adds it to whatever a page of another site makes it send here.
+    a browser that opens the dashboard asks its user and sends it as the password of `Authorization: Basic`.
+    That counts for the dashboard alone: a browser adds it to whatever another site's page makes it send here.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys) -> None:
