@@ -73,8 +73,8 @@ class LivePairs:
             EngineDeadError: a server did not start with these settings.
             RequestError: it completed nothing.
         """
-        began_s = now_s()
         servers = [self._server(first), self._server(second)]
+        began_s = now_s()  # starting servers is no measuring
         order = (0, 1) if number % 2 == 0 else (1, 0)
         seeded = self._plan.seeded(self._plan.dataset.seed + number)
         scores = {i: asyncio.run(self._score(servers[i], seeded)) for i in order}
