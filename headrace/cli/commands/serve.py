@@ -48,7 +48,9 @@ def command(
 
     def announce(llm: AsyncLLM, url: str) -> None:
         _print_settings(llm.resolved, settings)
-        print(f"Headrace serves {llm.model_name} at {url} (API under /v1, dashboard at /dashboard)", flush=True)
+        print(
+            f"Headrace serves {llm.model_name} at {url} (API under /v1, dashboard at /dashboard)", flush=True
+        )
 
     asyncio.run(serve(settings.config, announce, sock, spawned))
 

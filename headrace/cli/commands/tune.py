@@ -12,7 +12,9 @@ Model = Annotated[str, typer.Argument(help="Catalogue name, .gguf file, checkpoi
 Budget = Annotated[float, typer.Option("--budget", help="Seconds of measuring.")]
 Lossy = Annotated[bool, typer.Option("--allow-lossy", help="Try settings that change answers a little, too.")]
 Only = Annotated[list[str] | None, typer.Option("--only", help="A setting to try, section.field; repeat it.")]
-Flag = Annotated[list[str] | None, typer.Option("--flag", help="More of `serve` for all servers, as --flag=--threads=2.")]
+Flag = Annotated[
+    list[str] | None, typer.Option("--flag", help="More of `serve` for all servers, as --flag=--threads=2.")
+]
 Pairs = Annotated[int, typer.Option("--most-pairs", help="Pairs of a comparison at most.")]
 Write = Annotated[Path | None, typer.Option("--write", help="Write the settings as YAML, with the evidence.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write every ratio; - prints them.")]
