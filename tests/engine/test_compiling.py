@@ -224,3 +224,25 @@ def test_waiting_for_a_grammar_is_no_stall(make: Any) -> None:
     assert not engine.loop.beat().has_work
     engine.go.set()
     engine.ends()
+
+
+@pytest.mark.parametrize("name", ["headrace-grammars", "headrace-grammar"])
+def test_a_machine_without_threads_refuses_a_request_and_the_engine_goes_on(
+    make: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    engine, plain, left = make(), Thread.start, [1]
+
+    def start(self: Thread) -> None:
+        if self.name == name and left[0]:
+            left[0] -= 1
+            raise RuntimeError("can't start new thread")
+        plain(self)
+
+    monkeypatch.setattr(Thread, "start", start)
+    engine.add("a", QUICK)
+    refused = engine.event()
+    assert isinstance(refused, Refused), refused
+    assert refused.fault.kind == "OverloadError"
+    assert engine.stats().gauges["waiting"] == 0
+    engine.add("a", QUICK)
+    assert engine.ends()["a"].finish is FinishReason.STOP

@@ -1,7 +1,7 @@
 """Grammars compiled beside the loop: time limits, aborts, panics, the wire."""
 
 from queue import SimpleQueue
-from threading import Event
+from threading import Event, Thread
 from typing import Any, cast
 
 import pytest
@@ -136,6 +136,33 @@ def test_a_library_that_cannot_even_begin_fails_each_request(fake, monkeypatch):
     for name in "ab":
         queue.start(group(name, "x"))
         assert "the vocabulary broke it" in str(ends.get(timeout=10).error)
+
+
+def refuse_threads(patch: pytest.MonkeyPatch, name: str, times: int) -> None:
+    """The machine has no thread left, for the next starts of threads of this name."""
+    plain, left = Thread.start, [times]
+
+    def start_one(self: Thread) -> None:
+        if self.name == name and left[0]:
+            left[0] -= 1
+            raise RuntimeError("can't start new thread")
+        plain(self)
+
+    patch.setattr(Thread, "start", start_one)
+
+
+@pytest.mark.parametrize("name", ["headrace-grammars", "headrace-grammar"])
+def test_a_machine_without_threads_refuses_a_grammar_and_takes_the_next(fake, monkeypatch, name):
+    refuse_threads(monkeypatch, name, 2)
+    queue, ends = start(fake, 10)
+    for _ in range(2):
+        queue.start(group("a", "x"))
+        end = ends.get(timeout=10)
+        assert isinstance(end.error, OverloadError)
+        assert "no thread left" in end.error.message
+        assert [r.request_id for r in queue.claim(end)[0]] == ["a0"]
+    queue.start(group("a", "x"))
+    assert queue.claim(ends.get(timeout=10))[1] == ("a0",)
 
 
 def order(turns: Turns, seconds: dict[str, float]) -> list[str]:

@@ -40,7 +40,7 @@ class CompileQueue:
 
     Args:
         structured: compiles.
-        done: takes each end, called in another thread.
+        done: takes each end, called in any thread.
         limit_s: seconds that one grammar may take.
     """
 
@@ -61,9 +61,12 @@ class CompileQueue:
     def start(self, group: AddGroup) -> None:
         """Begin to compile the grammar of a group, whose requests no other group has."""
         self._wanted.update(dict.fromkeys((r.request_id for r in group.requests), group))
-        if self._thread is None:
-            self._thread = Thread(target=self._work, name="headrace-grammars", daemon=True)
-            self._thread.start()
+        if self._thread is None or not self._thread.is_alive():
+            thread = Thread(target=self._work, name="headrace-grammars", daemon=True)
+            if not _has_started(thread):
+                self._done(Compiled(group=group, error=_no_thread()))
+                return
+            self._thread = thread
         with self._came:
             self._turns.put(group)
             self._came.notify()
@@ -125,7 +128,8 @@ class CompileQueue:
         except BaseException as error:  # noqa: BLE001 - the border of a request; the library's panics too
             return Compiled(group=group, error=error_of(fault_of(error)))
         thread = Thread(target=self._fill, args=(made,), name="headrace-grammar", daemon=True)
-        thread.start()
+        if not _has_started(thread):
+            return Compiled(group=group, error=_no_thread())
         thread.join(self._limit_s)
         if not thread.is_alive():
             return made
@@ -138,3 +142,16 @@ class CompileQueue:
             made.matchers = self._structured.compile(made.group.requests)
         except BaseException as error:  # noqa: BLE001 - the border of a request; the library's panics too
             made.error = error_of(fault_of(error))
+
+
+def _has_started(thread: Thread) -> bool:
+    """Start it; False: the machine has no thread left, or no memory for one."""
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError):
+        return False
+    return True
+
+
+def _no_thread() -> OverloadError:
+    return OverloadError("the machine has no thread left to compile a grammar", retry_after_s=5.0)
