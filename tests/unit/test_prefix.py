@@ -11,7 +11,7 @@ import pytest
 from headrace.base.config import all_settings
 from headrace.base.ids import AdapterId, BlockId
 from headrace.base.step import RowResult, StepResult
-from headrace.host.kv.keys import Domain, block_key
+from headrace.host.kv.keys import Domain, KeyChain, block_key
 from headrace.host.kv.prefix import MEMORY, PrefixIndex, PrefixOutcome
 from headrace.host.sched.limits import ScheduleLimits
 from tests.kit.host import World, make_request
@@ -133,12 +133,16 @@ def test_kv8_memories_of_the_past_are_bounded():
     bound = max(MEMORY, 16)
     for i in range(3 * MEMORY):
         key = block_key(b"root", [i])
-        index.insert(key, BlockId(i % 4))
+        index.insert(key, BlockId(i % 4), "")
         index.evict(key)
-        index.explain([i, i, i, i], Domain(salt=str(i % 3)), key, has_hit=False)
+        chain = KeyChain(Domain(salt=str(i)), 4)
+        index.explain([i, i, i, i], chain, key, has_hit=False)
+        index.remember(chain, 0, [i, i, i, i])
     assert not index.block_by_key
+    assert not index._publishers
     assert len(index._evicted) == bound
     assert len(index._heads) == bound
+    assert len(index._nexts) == bound
 
 
 def test_kv8_a_finished_request_leaves_nothing_behind():

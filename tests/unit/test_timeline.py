@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from headrace.base.ids import AdapterId
 from headrace.base.metrics.timeline import PartName, Timeline
 from headrace.base.step import TokenLogprobs
 from headrace.base.terms import Tenant, Terms
@@ -290,6 +291,61 @@ def test_a_prefix_result_says_why_not_more_and_where_prompts_part(
     assert prefix is not None
     assert (prefix.outcome, prefix.cached_tokens, prefix.differs_at) == (outcome, cached, differs)
     assert prefix.prompt_tokens == len(second)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "more"),
+    [
+        ([0, 1, 2, 99, 4, 5], {}),
+        ([0, 99, 2, 3, 4, 5], {}),
+        ([0, 1], {}),
+        (list(range(10)), {"salt": "s"}),
+        (list(range(10)), {"adapter": AdapterId("lora")}),
+        (list(range(10)), {"kv_domain": "long"}),
+        (list(range(100, 114)), {}),
+    ],
+)
+def test_a_prefix_result_tells_nothing_of_another_tenants_prompts(prompt, more) -> None:
+    """Otherwise a prompt could be read token by token; what the same tenant is told shows what is hidden."""
+    seen: dict[str, tuple[object, ...]] = {}
+    for owner in ("alice", "bob"):
+        w = world(block_size=4, num_blocks=4)
+        for name, start in (("evicted", 100), ("a", 0)):
+            terms = Terms(tenant=Tenant(name=owner))
+            w.add(make_request(name, range(start, start + 14), max_tokens=1, terms=terms))
+            w.run()
+        w.add(make_request("b", prompt, max_tokens=1, terms=Terms(tenant=Tenant(name="bob")), **more))
+        w.run()
+        prefix = told(w, "b").prefix
+        assert prefix is not None
+        seen[owner] = (prefix.outcome, prefix.cached_tokens, prefix.differs_at)
+    assert seen["alice"] == ("no_common_prefix", 0, None)
+    assert seen["bob"] != seen["alice"]
+
+
+def test_a_prefix_result_after_a_shared_hit_tells_where_the_tenants_own_prompts_part() -> None:
+    """Tenants share blocks, but what follows them is each one's own."""
+    w = world(block_size=4)
+    prompts = (("alice", [0, 1, 2, 3, 4, 5, 6, 7, 8]), ("bob", [0, 1, 2, 3, 4, 5, 60, 7, 8]))
+    for owner, prompt in (*prompts, ("bob", [0, 1, 2, 3, 4, 5, 6, 70, 8])):
+        w.add(make_request(f"{owner}{len(w.cached)}", prompt, terms=Terms(tenant=Tenant(name=owner))))
+        w.run()
+    results = [told(w, name).prefix for name in w.cached]
+    assert [r and (r.outcome, r.cached_tokens, r.differs_at) for r in results] == [
+        ("no_common_prefix", 0, None),
+        ("hit", 4, None),
+        ("hit", 4, 6),
+    ]
+
+
+def test_salts_of_one_tenant_part_prompts_that_agree_in_less_than_a_block() -> None:
+    w = world(block_size=4)
+    for name, prompt, salt in (("a", range(9), "s"), ("b", [0, 1, 99, 98, 97], "t")):
+        w.add(make_request(name, prompt, salt=salt))
+        w.run()
+    prefix = told(w, "b").prefix
+    assert prefix is not None
+    assert (prefix.outcome, prefix.differs_at) == ("no_common_prefix", None)
 
 
 def test_a_prefix_result_of_an_evicted_prefix_and_of_a_cache_that_is_off() -> None:

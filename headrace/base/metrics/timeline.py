@@ -51,7 +51,8 @@ class PrefixResult:
     prompt_tokens: int
     cached_tokens: int
     differs_at: int | None = None
-    """First token in which the prompt differs from the cached one that is most like it; None: not known."""
+    """First token in which the prompt differs from the one that its tenant cached last after the part found;
+    None: there is none."""
 
 
 class OthersPrefill(NamedTuple):

@@ -51,12 +51,19 @@ class KeyChain:
 
     The tokens handed to `extend` must be those of one sequence that only grows: keys already made are not
     looked at again.
+
+    Args:
+        domain: what the keys cover besides the tokens.
+        block_size: tokens of a block.
+        tenant: whose sequence it is. No part of the keys, as tenants of one domain share blocks; but what
+            becomes of a lookup is told in terms of the tenant's own prompts.
     """
 
-    __slots__ = ("_root", "_size", "domain", "keys")
+    __slots__ = ("_root", "_size", "domain", "keys", "tenant")
 
-    def __init__(self, domain: Domain, block_size: int) -> None:
+    def __init__(self, domain: Domain, block_size: int, tenant: str = "") -> None:
         self.domain = domain
+        self.tenant = tenant
         self.keys: list[BlockKey] = []
         self._root = domain.root()
         self._size = block_size

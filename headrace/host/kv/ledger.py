@@ -207,10 +207,8 @@ class KVLedger:
         keys = table.chain.extend(tokens, full)
         for i in range(table.num_published, full):
             block = table.blocks[i]
-            self._index.remember(
-                table.chain.parent(i), tokens[i * self.block_size : (i + 1) * self.block_size]
-            )
-            if self._pool.keys[block] is None and self._index.insert(keys[i], block):
+            self._index.remember(table.chain, i, tokens)
+            if self._pool.keys[block] is None and self._index.insert(keys[i], block, table.chain.tenant):
                 self._pool.keys[block] = keys[i]
         table.num_published = full
 
@@ -251,7 +249,7 @@ class KVLedger:
         for block in blocks:
             key = self._pool.keys[block]
             if key is not None and self._pool.refs[block] == 1:
-                del self._index.block_by_key[key]
+                self._index.withdraw(key)
                 self._pool.keys[block] = None
 
     def _take(self) -> BlockId:

@@ -1,7 +1,8 @@
 """The prefix index: which block holds the KV of a key, and why a lookup found nothing.
 
 The reasons need memory of what is no longer there: the keys evicted last, and the heads of prompts seen last.
-Both memories are bounded.
+These memories are bounded, and each tenant's are its own: a tenant that could tell how far its prompt agrees
+with another's would read that token by token.
 """
 
 from collections import Counter, OrderedDict
@@ -59,10 +60,13 @@ class PrefixIndex:
         self.num_evictions = 0
         self._size = block_size
         self._bound = max(MEMORY, 4 * num_blocks)
-        self._evicted: OrderedDict[BlockKey, None] = OrderedDict()
+        self._publishers: dict[BlockKey, str] = {}
+        """Whose block it is, of the indexed ones."""
+        self._evicted: OrderedDict[BlockKey, str] = OrderedDict()
+        """With the tenants whose blocks they were."""
         self._heads: OrderedDict[bytes, Domain | None] = OrderedDict()
-        self._nexts: OrderedDict[bytes, Sequence[int]] = OrderedDict()
-        """Parent key -> tokens of the block published last after it."""
+        self._nexts: OrderedDict[tuple[str, bytes], Sequence[int]] = OrderedDict()
+        """(tenant, parent key) -> tokens of the block that the tenant published last after it."""
 
     def find(self, keys: Sequence[BlockKey], num_blocks: int) -> list[BlockId]:
         """The blocks of the longest indexed prefix of `keys[:num_blocks]`."""
@@ -74,56 +78,73 @@ class PrefixIndex:
             found.append(block)
         return found
 
-    def insert(self, key: BlockKey, block: BlockId) -> bool:
-        """Index the block; False when another block already has this content."""
+    def insert(self, key: BlockKey, block: BlockId, tenant: str) -> bool:
+        """Index the tenant's block; False when another block already has this content."""
         if key in self.block_by_key:
             return False
         self.block_by_key[key] = block
+        self._publishers[key] = tenant
         self._evicted.pop(key, None)
         return True
 
     def evict(self, key: BlockKey) -> None:
         """The block of this key is about to be used for something else."""
-        if self.block_by_key.pop(key, None) is None:
-            raise InvariantError("evicted a block whose key is not in the index")
+        tenant = self.withdraw(key)
         self.num_evictions += 1
-        _remember(self._evicted, key, None, self._bound)
+        _remember(self._evicted, key, tenant, self._bound)
 
-    def remember(self, parent: bytes, tokens: Sequence[int]) -> None:
-        """A block with these tokens was published after `parent`."""
-        _remember(self._nexts, parent, tokens, self._bound)
+    def withdraw(self, key: BlockKey) -> str:
+        """Find the block of this key no more; whose it was.
 
-    def differs_at(self, parent: bytes, tokens: Sequence[int]) -> int | None:
-        """The first token that differs from the block published last after `parent`; None: none known."""
-        pairs = zip(self._nexts.get(parent, ()), tokens, strict=False)
-        return next((i for i, (known, token) in enumerate(pairs) if known != token), None)
+        Raises:
+            InvariantError: it is not in the index.
+        """
+        if self.block_by_key.pop(key, None) is None:
+            raise InvariantError("took a block out of the index whose key is not in it")
+        return self._publishers.pop(key)
+
+    def remember(self, chain: KeyChain, number: int, tokens: Sequence[int]) -> None:
+        """Block `number` of this sequence was published; `tokens` are those of the sequence."""
+        block = tokens[number * self._size : (number + 1) * self._size]
+        _remember(self._nexts, (chain.tenant, chain.parent(number)), block, self._bound)
+
+    def differs_at(self, chain: KeyChain, number: int, tokens: Sequence[int]) -> int | None:
+        """The first of the prompt's `tokens` that differs from a block `number` of this tenant.
+
+        That block is the one that the tenant published last after the blocks before it; None: it has none, or
+        none that differs. The key of those blocks covers the domain, too.
+        """
+        start = number * self._size
+        known = self._nexts.get((chain.tenant, chain.parent(number)), ())
+        pairs = zip(known, tokens[start : start + self._size], strict=False)
+        return next((start + i for i, (old, token) in enumerate(pairs) if old != token), None)
 
     def explain(
-        self, tokens: Sequence[int], domain: Domain, missed: BlockKey | None, has_hit: bool
+        self, tokens: Sequence[int], chain: KeyChain, missed: BlockKey | None, has_hit: bool
     ) -> PrefixOutcome:
         """Why the lookup ended where it did; also remembers the head of this prompt.
 
+        Of what other tenants had cached, it tells no more than a hit does.
+
         Args:
             tokens: the prompt.
-            domain: its domain.
+            chain: its domain and tenant.
             missed: the first key that was looked up and not found; None when there was none.
             has_hit: whether at least one block was found.
         """
-        size = self._size
-        part = self._head(tokens[: max(1, size // HEAD_SHARE)])
-        whole = self._head(tokens[:size]) if len(tokens) >= size else None
-        outcome = self._reason(domain, missed, has_hit, (part, whole))
+        size, domain, tenant = self._size, chain.domain, chain.tenant
+        part = _head(tokens[: max(1, size // HEAD_SHARE)], tenant, domain.salt)
+        whole = _head(tokens[:size], tenant) if len(tokens) >= size else None
+        if missed is not None and self._evicted.get(missed) == tenant:
+            outcome = PrefixOutcome.EVICTED
+        else:
+            outcome = self._reason(domain, has_hit, part, whole)
         _remember(self._heads, part, None, self._bound)
         if whole is not None:
             _remember(self._heads, whole, domain, self._bound)
         return outcome
 
-    def _reason(
-        self, domain: Domain, missed: BlockKey | None, has_hit: bool, heads: tuple[bytes, bytes | None]
-    ) -> PrefixOutcome:
-        part, whole = heads
-        if missed is not None and missed in self._evicted:
-            return PrefixOutcome.EVICTED
+    def _reason(self, domain: Domain, has_hit: bool, part: bytes, whole: bytes | None) -> PrefixOutcome:
         if has_hit:
             return PrefixOutcome.HIT
         seen = self._heads.get(whole) if whole is not None else None
@@ -132,10 +153,6 @@ class PrefixIndex:
                 return PrefixOutcome.OTHER_ADAPTER
             return PrefixOutcome.OTHER_SALT if seen.salt != domain.salt else PrefixOutcome.OTHER_KV_DOMAIN
         return PrefixOutcome.SHORTER_THAN_BLOCK if part in self._heads else PrefixOutcome.NO_COMMON_PREFIX
-
-    @staticmethod
-    def _head(tokens: Sequence[int]) -> bytes:
-        return sha256(pack(f"<{len(tokens)}q", *tokens)).digest()[:16]
 
 
 class PrefixLookups:
@@ -161,15 +178,13 @@ class PrefixLookups:
         else:
             usable = (len(tokens) - 1) // self._size
             missed = chain.keys[found] if found < usable else None
-            outcome = self._index.explain(tokens, chain.domain, missed, found > 0)
+            outcome = self._index.explain(tokens, chain, missed, found > 0)
         self._outcomes[outcome] += 1
-        done = found * self._size
-        differs = self._index.differs_at(chain.parent(found), tokens[done : done + self._size])
         self.latest = PrefixResult(
             outcome=outcome.value,
             prompt_tokens=len(tokens),
-            cached_tokens=done,
-            differs_at=None if differs is None else done + differs,
+            cached_tokens=found * self._size,
+            differs_at=self._index.differs_at(chain, found, tokens),
         )
 
     def stats(self, evictions: int) -> PrefixStats:
@@ -181,6 +196,14 @@ class PrefixLookups:
             evictions=evictions,
             outcomes=tuple((outcome, self._outcomes[outcome]) for outcome in PrefixOutcome),
         )
+
+
+def _head(tokens: Sequence[int], *whose: str) -> bytes:
+    """A digest of a prompt's first tokens, of these names only."""
+    h = sha256(pack(f"<{len(tokens)}q", *tokens))
+    for name in whose:
+        h.update(sha256(name.encode()).digest())
+    return h.digest()[:16]
 
 
 def _remember(memory: OrderedDict[K, V], key: K, value: V, bound: int) -> None:

@@ -229,7 +229,7 @@ class Scheduler:
     def _enqueue(self, request: Request, now_s: float, account: Account, *, is_held: bool) -> None:
         arrival_s = min(request.arrival_s, now_s) if request.arrival_s > 0.0 else now_s
         rank = rank_of(request, now_s, self._num_arrived, self._limits.ageing_s)
-        chain = KeyChain(Domain.of(request), self._ledger.block_size)
+        chain = KeyChain(Domain.of(request), self._ledger.block_size, account.tenant.name)
         seq = Sequence(request, chain, rank, arrival_s, account)
         seq.life.waits[WaitReason.STEP] = now_s - arrival_s
         self._num_arrived += self._forks.open(seq)

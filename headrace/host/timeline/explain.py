@@ -21,8 +21,8 @@ _QUEUE = {
     "beams": ("for the other beams of its search", "a narrower search"),
 }
 _MISSES = {
-    "no_common_prefix": "no earlier prompt began like it",
-    "shorter_than_block": "what it shares with earlier prompts is shorter than a block",
+    "no_common_prefix": "no earlier prompt of its key began like it",
+    "shorter_than_block": "what it shares with earlier prompts of its key is shorter than a block",
     "evicted": "its prefix had been evicted from the cache",
     "other_adapter": "its prefix was cached for another adapter",
     "other_salt": "its prefix was cached under another salt",

@@ -129,7 +129,7 @@ class Forks:
         beam = spare or self._make(group)
         beam.tokens = [*parent.tokens, token]
         beam.offer = None
-        beam.chain = KeyChain(parent.chain.domain, self._ledger.block_size)
+        beam.chain = KeyChain(parent.chain.domain, self._ledger.block_size, parent.chain.tenant)
         if spare is not None:
             self._ledger.close(beam.request_id)
             self._ledger.fork(parent.request_id, beam.request_id, beam.chain, parent.num_valid)
