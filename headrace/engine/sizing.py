@@ -56,7 +56,6 @@ class StepShape:
         logits = 8 * self.logits * self.vocab_size
         slots = 8 * self.slots * self.length
         return activations + logits + slots
-        return self.activation_bytes + 8 * self.logits * self.vocab_size
 
     @property
     def activation_bytes(self) -> int:

@@ -60,7 +60,8 @@ def test_memory_by_hand():
     assert sizes.kv_pool_bytes == 1024 * 16 * sizes.kv_token_bytes
     assert sizes.pool_tokens == 16384
     assert sizes.sequences == ((1000, 8),)  # 16 would fit the pool, 8 may run
-    assert sizes.activation_bytes == 4 * 512 * (6 * 512 + 4 * 2048) + 8 * 64 * 1000 + 8 * 8 * 4096
+    two_programs = 2 * 4 * 512 * (4 * 512 + 7 * 2048 // 2)  # of answers, and of hidden states
+    assert sizes.activation_bytes == two_programs + 8 * 64 * 1000 + 8 * 8 * 4096
     parts = sizes.weight_bytes + sizes.kv_pool_bytes + sizes.activation_bytes + sizes.process_bytes
     assert sizes.total_bytes == parts
     touched = 4 * 512 * (6 * 512 + 4 * 2048) + 8 * 8 * 4096
