@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.base.errors import InvariantError
+from headrace.base.grammar import Grammar
 from headrace.base.request import FinishReason, Request, SamplingParams
 from headrace.base.tasks import Speculation
 from headrace.compute.spec.drafting import Drafting
 from headrace.compute.spec.proposer import PROPOSERS
+from headrace.host.grammar import compiler
 from tests.kit.drafts import Scripted
 from tests.kit.engine import END, GRAMMARS, VOCAB, Drive, Rig, random_requests, random_shape, rig
 from tests.kit.scripted import scripted_checkpoint
@@ -270,17 +272,39 @@ def test_a_result_with_more_tokens_than_its_row_could_give_is_refused():
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=range(len(GRAMMARS)))
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
-def test_right_drafts_are_accepted_under_a_grammar(grammar, temperature):
-    """SA-7: each place has the mask it would have without drafts."""
+def test_an_answer_under_a_grammar_is_not_drafted(grammar, temperature):
+    """SA-7. One beside it is."""
     subject = rig("native", 1)
     sampling = SamplingParams(temperature=temperature, seed=6, max_tokens=24, structured=grammar, logprobs=1)
     request = Request(request_id="r", prompt_ids=(3, 4, 5), sampling=sampling, end_ids=frozenset({END}))
-    want = subject.solo(request)
+    free = replace(request, request_id="f", sampling=replace(sampling, structured=None))
+    want = {r.request_id: subject.solo(r).answer for r in (request, free)}
     core = subject.core(dtype="f32", speculate="ngram,depth=5")
-    draft_with(core, oracle(want.tokens, 3))
-    assert Drive(core).run([request])["r"].answer == want.answer
-    counts = core.stats().counters
-    assert counts["steps"] == 1 + -(-(len(want.tokens) - 1) // 6) + (want.error is not None)
+    draft_with(core, lambda ids: [(ids[-1] + 1) % VOCAB] * 3)
+    plans, run = [], core.runner.run
+    core.runner.run = lambda plan: (plans.append(plan), run(plan))[1]
+    lives = Drive(core).run([request, free])
+    assert {name: life.answer for name, life in lives.items()} == want
+    by_slot = {begin.slot: begin.request.request_id for plan in plans for begin in plan.begins}
+    assert {by_slot[row.slot] for plan in plans for row in plan.rows if row.num_drafts} == {"f"}
+
+
+def test_drafts_do_not_use_up_the_limits_of_a_grammar(monkeypatch):
+    """Copies of a matcher share the states of its lexer; drafts along them would end the answer early."""
+    monkeypatch.setattr(compiler, "MAX_LEXER_STATES", 1500)
+    subject, rng = rig("native", 1), random.Random(1)
+    grammar = Grammar.regex("[a-z]*[a-m][a-z]{14}Q")
+    sampling = SamplingParams(temperature=1.5, seed=6, max_tokens=40, structured=grammar)
+    request = Request(request_id="r", prompt_ids=(3, 4, 5), sampling=sampling, end_ids=frozenset({END}))
+    lives = []
+    for method in ("off", "ngram,depth=8"):
+        core = subject.core(dtype="f32", speculate=method)
+        if method != "off":
+            draft_with(core, lambda _: [rng.randrange(3, 29) for _ in range(8)])
+        lives.append(Drive(core).run([request])["r"])
+    plain, drafted = lives
+    assert (len(plain.tokens), plain.error) == (40, None)
+    assert drafted.answer == plain.answer
 
 
 @settings(max_examples=40)

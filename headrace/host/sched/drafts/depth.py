@@ -191,7 +191,8 @@ class Depth:
 
 
 def _wish_of(request: Request, offered: Speculation) -> Speculation:
-    if request.task is not None:
+    # Masks along drafts need copies of the matcher, which share its lexer's limits: drafts could end the answer.
+    if request.task is not None or request.sampling.structured is not None:
         return NO_SPECULATION
     asked = request.sampling.speculate
     return offered if asked is None else Speculation.parse(asked).within(offered)
