@@ -81,6 +81,16 @@ def plan_pool(
     block_bytes = geometry.block_bytes
     working = step.working_bytes
     room = memory_bytes - weight_bytes - working
+    is_auto = kv.num_blocks is None and kv.pool_bytes is None
+    needed = weight_bytes + working + (2 if is_auto else 1) * block_bytes
+    if memory_bytes < needed:
+        raise ConfigError(
+            f"the model and the least KV pool need {-(-needed >> 20)} MiB, the process has "
+            f"{memory_bytes >> 20} MiB; weights {weight_bytes}, working memory {working}: give the process "
+            f"{needed} bytes or more, take a smaller model, or lower schedule.max_num_batched_tokens and "
+            f"schedule.max_num_seqs",
+            param="kv.pool_bytes",
+        )
     if kv.num_blocks is not None:
         plan = PoolPlan(kv.num_blocks, "asked for in blocks")
     elif kv.pool_bytes is not None:
@@ -95,16 +105,14 @@ def plan_pool(
     if not 1 <= plan.num_blocks <= MAX_BLOCKS:
         raise ConfigError(
             f"the KV pool would have {plan.num_blocks} blocks ({plan.reason}), it needs 1 to {MAX_BLOCKS} of "
-            f"{block_bytes} bytes; memory {memory_bytes}, weights {weight_bytes}, working memory {working}: "
-            f"give the process {weight_bytes + working + 2 * block_bytes} bytes or more, take a smaller "
-            f"model, or lower schedule.max_num_batched_tokens and schedule.max_num_seqs",
+            f"{block_bytes} bytes",
             param="kv.pool_bytes",
         )
     if plan.num_blocks * block_bytes > room:
         raise ConfigError(
             f"the KV pool asks for {plan.num_blocks * block_bytes} bytes; of {memory_bytes} bytes the "
-            f"weights take {weight_bytes}, working memory {working}, so at most {max(room, 0)} bytes "
-            f"({max(room, 0) // block_bytes} blocks) fit",
+            f"weights take {weight_bytes}, working memory {working}, so at most {room} bytes "
+            f"({room // block_bytes} blocks) fit",
             param="kv.pool_bytes",
         )
     return plan

@@ -10,6 +10,7 @@ from headrace.base.metrics import Slo
 from headrace.cli.commands.plan import parse_bytes
 from headrace.engine.build import make_scheduler
 from headrace.engine.resolve import DeviceFacts, ModelFacts, resolve
+from headrace.engine.sizing import WORKING_BYTES
 from headrace.tools.plan.report import traffic_of
 from headrace.tools.plan.simulate import simulate
 from headrace.tools.plan.sizes import IDLE_BYTES, VOCAB_ENTRY_BYTES, sizes_of
@@ -62,11 +63,34 @@ def test_memory_by_hand():
     assert sizes.sequences == ((1000, 8),)  # 16 would fit the pool, 8 may run
     two_programs = 2 * 4 * 512 * (4 * 512 + 7 * 2048 // 2)  # of answers, and of hidden states
     assert sizes.activation_bytes == two_programs + 8 * 64 * 1000 + 8 * 8 * 4096
-    parts = sizes.weight_bytes + sizes.kv_pool_bytes + sizes.activation_bytes + sizes.process_bytes
-    assert sizes.total_bytes == parts
+    assert sizes.activation_bytes + sizes.process_bytes == WORKING_BYTES  # the least that is left
+    assert sizes.total_bytes == sizes.weight_bytes + sizes.kv_pool_bytes + WORKING_BYTES
     touched = 4 * 512 * (6 * 512 + 4 * 2048) + 8 * 8 * 4096
     parts = sizes.weight_bytes + sizes.kv_pool_bytes + touched + IDLE_BYTES + 1000 * VOCAB_ENTRY_BYTES
     assert sizes.resident_bytes == parts
+
+
+@pytest.mark.parametrize("tokens", [512, 8192])
+def test_what_plan_asks_for_is_what_serving_needs(tokens):
+    """A step below the least reserve and one above it."""
+    found = resolved(max_num_batched_tokens=tokens)
+    assert (found.step_shape.working_bytes > WORKING_BYTES) == (tokens == 8192)
+    total = sizes_of(found, 8 << 30, None).total_bytes
+    given = replace(DEVICE, memory_bytes=total)
+    assert resolve(found.config, FACTS, given).num_blocks == found.num_blocks
+    with pytest.raises(ConfigError, match=rf"{found.num_blocks - 1} blocks\) fit"):
+        resolve(found.config, FACTS, replace(given, memory_bytes=total - 1))
+
+
+@pytest.mark.parametrize("kv", [KVConfig(dtype="f16"), KVConfig(dtype="f16", num_blocks=8)])
+def test_too_little_memory_is_said_without_negative_blocks(kv):
+    config = EngineConfig(kv=kv)
+    with pytest.raises(ConfigError, match=r"need 6\d\d MiB, the process has 300 MiB") as refused:
+        resolve(config, FACTS, replace(DEVICE, memory_bytes=300 << 20))
+    assert "-" not in refused.value.message
+    enough = int(refused.value.message.split("give the process ")[1].split()[0])
+    if kv.num_blocks is None:
+        assert resolve(config, FACTS, replace(DEVICE, memory_bytes=enough)).num_blocks >= 1
 
 
 def test_sequences_that_fit_are_bounded_by_the_pool():

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from headrace.engine.resolve import Resolved
-from headrace.engine.sizing import PROCESS_BYTES
 
 IDLE_BYTES = 80 << 20
 """Both processes without a model."""
@@ -23,7 +22,7 @@ class Sizes:
     activation_bytes: int
     """Activations, logits and slots of the largest step."""
     process_bytes: int
-    """Kept for interpreters, libraries and the tokenizer of both processes."""
+    """Kept besides, for interpreters, libraries and the tokenizer of both processes."""
     resident_bytes: int
     """What both processes will hold once the pool has been filled."""
     available_bytes: int
@@ -34,7 +33,7 @@ class Sizes:
 
     @property
     def total_bytes(self) -> int:
-        """What must be granted: the parts with their reserves."""
+        """What must be granted: the parts with their reserves, as the pool is sized with."""
         parts = (self.weight_bytes, self.kv_pool_bytes, self.activation_bytes, self.process_bytes)
         return sum(parts)
 
@@ -58,7 +57,7 @@ def sizes_of(resolved: Resolved, available_bytes: int, context: int | None) -> S
         kv_token_bytes=-(-geometry.block_bytes // geometry.block_size),
         kv_pool_bytes=resolved.kv_bytes,
         activation_bytes=shape.step_bytes,
-        process_bytes=PROCESS_BYTES,
+        process_bytes=shape.working_bytes - shape.step_bytes,
         resident_bytes=weights + resolved.kv_bytes + shape.activation_bytes + idle,
         available_bytes=available_bytes,
         pool_tokens=tokens,
