@@ -5,9 +5,10 @@ from random import Random
 import pytest
 
 from headrace.base.ids import AdapterId
-from headrace.base.metrics.timeline import PartName, Timeline
+from headrace.base.metrics.timeline import Part, PartName, Timeline
 from headrace.base.step import TokenLogprobs
 from headrace.base.terms import Tenant, Terms
+from headrace.cli.commands.explain import LOOKS, show
 from headrace.engine.sim import SimCost
 from headrace.host.kv.table import Grant
 from headrace.host.sched.batch import Batch, StepNotes
@@ -454,6 +455,41 @@ def test_a_sentence_names_the_largest_cause_and_what_would_have_helped() -> None
         "would have saved up to 300 ms."
     )
     assert explain(told(w, "a")) == (
-        "It took 300 ms, of which 290 ms (97 %) drew its 30 tokens, 9.67 ms each; an answer half as long "
-        "would have saved up to 145 ms."
+        "It took 300 ms, of which 290 ms (97 %) drew its 30 tokens, 10 ms for each after the first; an "
+        "answer half as long would have saved up to 145 ms."
     )
+
+
+@pytest.mark.parametrize(("decode_s", "verify_s"), [(2.0, 1.0), (1.0, 2.0)])
+def test_a_sentence_shares_steps_with_and_without_drafts_among_the_tokens_after_the_first(
+    decode_s: float, verify_s: float
+) -> None:
+    spent = (Part(PartName.PREFILL, 0.5), Part(PartName.DECODE, decode_s), Part(PartName.VERIFY, verify_s))
+    line = Timeline(
+        request_id="a", arrival_s=1.0, until_s=4.5, is_finished=True, parts=spent, output_tokens=31
+    )
+    assert "drew its 31 tokens, 100 ms for each after the first" in explain(line)
+
+
+def test_a_single_token_has_no_rate() -> None:
+    spent = (Part(PartName.DECODE, 1.0),)
+    line = Timeline(
+        request_id="a", arrival_s=1.0, until_s=2.0, is_finished=True, parts=spent, output_tokens=1
+    )
+    assert "drew its 1 tokens;" in explain(line)
+
+
+def test_the_command_draws_parts_that_can_be_told_apart_without_colours(capsys) -> None:
+    assert len({letter for _, letter in LOOKS.values()}) == len(LOOKS) == len(PartName)
+    names = [("queue", "slots", 0.1), ("queue", "step", 0.1), ("prefill", "", 0.2), ("decode", "", 1.6)]
+    parts = [{"name": name, "reason": reason, "seconds": seconds} for name, reason, seconds in names]
+    show({"parts": parts, "sentence": "It took 2.00 s."})
+    bar, *table, sentence = capsys.readouterr().out.splitlines()
+    assert bar == "Q" * 5 + "q" * 5 + "P" * 10 + "D" * 80
+    assert [line.split()[:4] for line in table] == [
+        ["Q", "queue", "100", "ms"],
+        ["q", "queue", "100", "ms"],
+        ["P", "prefill", "200", "ms"],
+        ["D", "decode", "1.60", "s"],
+    ]
+    assert sentence == "It took 2.00 s."

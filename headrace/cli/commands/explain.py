@@ -11,18 +11,18 @@ from headrace.base.env import settings_from_env
 from headrace.base.errors import EngineDeadError, HeadraceError, NotFoundError, RequestError
 
 LOOKS = {
-    "tokenize": ("bright_black", "▒"),
-    "queue": ("yellow", "░"),
-    "prefix_lookup": ("cyan", "▓"),
-    "prefill": ("blue", "█"),
-    "decode": ("green", "█"),
-    "verify": ("bright_green", "▓"),
-    "others_prefill": ("magenta", "▒"),
-    "preempted": ("red", "░"),
-    "host": ("white", "▓"),
-    "stream_out": ("bright_cyan", "▒"),
+    "tokenize": ("bright_black", "T"),
+    "queue": ("yellow", "Q"),
+    "prefix_lookup": ("cyan", "L"),
+    "prefill": ("blue", "P"),
+    "decode": ("green", "D"),
+    "verify": ("bright_green", "V"),
+    "others_prefill": ("magenta", "O"),
+    "preempted": ("red", "X"),
+    "host": ("white", "H"),
+    "stream_out": ("bright_cyan", "S"),
 }
-"""Colour and filling: neighbours differ without colours, too."""
+"""Colour and letter: a bar without colours can be read, too."""
 MAX_CELLS = 100
 TIMEOUT_S = 30.0
 OK, NOT_FOUND = 200, 404
@@ -78,20 +78,22 @@ def show(timeline: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from headrace.host.timeline.explain import time_text
+
     console = Console(highlight=False, width=None if sys.stdout.isatty() else MAX_CELLS)
     parts = cast("Parts", timeline["parts"])
     bar = Text()
-    for part, cells in zip(parts, widths(parts, min(console.width, MAX_CELLS)), strict=True):
-        colour, filling = _look(part)
-        bar.append(filling * cells, style=colour)
+    looks = marks(parts)
+    cells = widths(parts, min(console.width, MAX_CELLS))
+    for (colour, letter), count in zip(looks, cells, strict=True):
+        bar.append(letter * count, style=f"black on {colour}")
     console.print(bar)
     total = sum(part["seconds"] for part in parts) or 1.0
     table = Table(box=None, pad_edge=False, show_header=False)
-    for part in parts:
-        colour, filling = _look(part)
+    for part, (colour, letter) in zip(parts, looks, strict=True):
         share = f"{100 * part['seconds'] / total:.1f} %"
-        name = Text(f"{filling} {part['name']}", style=colour)
-        table.add_row(name, f"{part['seconds']:.4f} s", share, Text(part["reason"]))
+        name = Text(f"{letter} {part['name']}", style=colour)
+        table.add_row(name, time_text(part["seconds"]), share, Text(part["reason"]))
     console.print(table)
     console.print(timeline["sentence"], markup=False, soft_wrap=True)
 
@@ -109,5 +111,12 @@ def widths(parts: Parts, num_cells: int) -> list[int]:
     return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def _look(part: dict[str, Any]) -> tuple[str, str]:
-    return LOOKS.get(part["name"], ("white", "█"))
+def marks(parts: Parts) -> list[tuple[str, str]]:
+    """Colour and letter of each part: a capital for the first of a name, then small ones."""
+    seen: set[str] = set()
+    found: list[tuple[str, str]] = []
+    for part in parts:
+        colour, letter = LOOKS.get(part["name"], ("white", "?"))
+        found.append((colour, letter.lower() if part["name"] in seen else letter))
+        seen.add(part["name"])
+    return found

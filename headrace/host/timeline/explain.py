@@ -42,12 +42,12 @@ def explain(timeline: Timeline) -> str:
     largest = max(spent, key=lambda part: part.seconds)
     share = min(100.0, 100.0 * largest.seconds / timeline.e2e_s)
     tense = "It took" if timeline.is_finished else "So far it has taken"
-    begin = f"{tense} {_time(timeline.e2e_s)}, of which {_time(largest.seconds)} ({share:.0f} %)"
+    begin = f"{tense} {time_text(timeline.e2e_s)}, of which {time_text(largest.seconds)} ({share:.0f} %)"
     return f"{begin} {_CAUSES[largest.name](timeline, largest)}."
 
 
 def _saved(what: str, seconds: float) -> str:
-    return f"{what} would have saved up to {_time(seconds)}"
+    return f"{what} would have saved up to {time_text(seconds)}"
 
 
 def _queue(timeline: Timeline, part: Part) -> str:
@@ -69,14 +69,22 @@ def _prefill(timeline: Timeline, part: Part) -> str:
 
 
 def _decode(timeline: Timeline, part: Part) -> str:
-    count = max(timeline.output_tokens, 1)
-    rate = f"drew its {count} tokens, {_time(part.seconds / count)} each"
-    return f"{rate}; {_saved('an answer half as long', part.seconds / 2)}"
+    return f"{_drew(timeline)}; {_saved('an answer half as long', part.seconds / 2)}"
 
 
 def _verify(timeline: Timeline, part: Part) -> str:
     del part
-    return f"drew its {timeline.output_tokens} tokens in steps that checked drafts; better drafts help"
+    return f"{_drew(timeline)}, in steps that checked drafts; better drafts help"
+
+
+def _drew(timeline: Timeline) -> str:
+    """The first token comes with the prompt: the others share the steps with drafts and those without."""
+    later = timeline.output_tokens - 1
+    drew = f"drew its {timeline.output_tokens} tokens"
+    if later < 1:
+        return drew
+    seconds = timeline.seconds_of(PartName.DECODE) + timeline.seconds_of(PartName.VERIFY)
+    return f"{drew}, {time_text(seconds / later)} for each after the first"
 
 
 def _others(timeline: Timeline, part: Part) -> str:
@@ -126,5 +134,6 @@ _CAUSES: dict[PartName, Callable[[Timeline, Part], str]] = {
 }
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """Seconds as people read them: of a second or more in s, below in ms."""
     return f"{seconds:.2f} s" if seconds >= 1.0 else f"{1000 * seconds:.3g} ms"
