@@ -29,7 +29,7 @@ def command(
 ) -> None:
     """Verify the exactness contract."""
     from headrace.tools.verify.prompts import BUILT_IN, read_prompts
-    from headrace.tools.verify.verifying import Verdict, Verifying
+    from headrace.tools.verify.verifying import WRONG, Verdict, Verifying, total_text
 
     del model  # it is in the settings
     if not 1 <= max_tokens <= 4096:
@@ -41,13 +41,13 @@ def command(
         verdicts.append(verdict)
         if not json:
             print(verdict.text(), flush=True)
-    is_exact = not any(verdict.outcome in {"differs", "failed"} for verdict in verdicts)
+    is_exact = not any(verdict.outcome in WRONG for verdict in verdicts)
     if json:
         from json import dumps
 
         listed = [{**asdict(verdict), "outcome": verdict.outcome} for verdict in verdicts]
         print(dumps({"exact": is_exact, "prompts": len(texts), "cases": listed}))
     else:
-        print(f"{'exact' if is_exact else 'NOT exact'}: {len(texts)} prompts, {len(verdicts)} cases")
+        print(total_text(len(texts), verdicts))
     if not is_exact:
         raise typer.Exit(1)

@@ -15,6 +15,8 @@ from headrace.tools.verify.cases import Case, Overrides, Seen, cases
 TEMPERATURE = 0.8
 NUM_LOGPROBS = 2
 _SHOWN = 3
+WRONG = frozenset({"differs", "failed"})
+"""Outcomes that end with an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,17 @@ class Verdict:
             for one in self.differences[:_SHOWN]
         ]
         return "\n".join(lines)
+
+
+def total_text(prompts: int, verdicts: Sequence[Verdict]) -> str:
+    """The whole in a line: cases that proved nothing are not counted as exact."""
+    is_exact = not any(verdict.outcome in WRONG for verdict in verdicts)
+    idle = sum(verdict.outcome == "not exercised" for verdict in verdicts)
+    ran = len(verdicts) - idle
+    if is_exact and not ran:
+        return f"nothing proved: {prompts} prompts, {idle} cases not exercised (use more or longer prompts)"
+    begin = f"{'exact' if is_exact else 'NOT exact'}: {prompts} prompts, {ran} cases"
+    return f"{begin}; {idle} not exercised (use more or longer prompts)" if idle else begin
 
 
 @dataclass(frozen=True, slots=True)
