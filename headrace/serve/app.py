@@ -14,6 +14,7 @@ from headrace.base.config import EngineConfig
 from headrace.base.errors import HeadraceError, OverloadError
 from headrace.base.registry import Registry
 from headrace.engine.async_llm import AsyncLLM
+from headrace.serve.batches.call import Border
 from headrace.serve.batches.store import Store
 from headrace.serve.batches.worker import Worker
 from headrace.serve.faults import on_headrace_error, on_http_exception
@@ -55,7 +56,8 @@ def build_app(llm: AsyncLLM, config: EngineConfig) -> tuple[ASGIApp, Served]:
     if config.batch.dir is not None:
         store = Store(Path(config.batch.dir), config.batch)
         counted = Recorder(app, [state.metrics.count_tokens], with_body=False)
-        state.batches = Worker(counted, store, config.batch, keys.tenant)
+        border = Border(tenant_of=keys.tenant, admit=state.admit, num_restarts=lambda: state.llm.num_restarts)
+        state.batches = Worker(counted, store, config.batch, border)
     return _fronted(app, state, config, keys), state
 
 

@@ -30,7 +30,7 @@ async def test_a_line_runs_on_its_keys_terms_and_its_tokens_are_counted_for_it(t
         {"custom_id": f"c{i}", "method": "POST", "url": "/v1/completions", "body": {"prompt": "ab"}}
         for i in range(3)
     ]
-    file = store.add_file("\n".join(map(json.dumps, lines)).encode(), "in", "batch", "team-a")
+    file = store.add_file("\n".join(map(json.dumps, lines)).encode(), "in", "team-a")
     about = dict.fromkeys(("in_progress_at", "finalizing_at", "output_file_id", "error_file_id"))
     about |= {"input_file_id": file["id"], "status": "validating", "request_counts": {}}
     batch = store.add_batch(about, "team-a")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,60 +9,22 @@ import pytest
 
 from headrace.base.config import BatchConfig
 from headrace.base.errors import NotFoundError, OverloadError
-from headrace.base.terms import Tenant, Terms, caller_terms
+from headrace.base.terms import caller_terms
+from headrace.serve.batches import call as call_module
 from headrace.serve.batches import store as store_module
-from headrace.serve.batches import worker as worker_module
+from headrace.serve.batches.call import MOST_OUTAGES, was_cut
 from headrace.serve.batches.store import Store
-from headrace.serve.batches.worker import MOST_OUTAGES, Worker, was_cut
-
-CHAT = "/v1/chat/completions"
-CONFIG = BatchConfig(max_lines_running=1, max_files=10, key_share=1.0)
+from headrace.serve.batches.worker import Worker
+from tests.serve.batch_kit import CONFIG, border, deaths, scripted, submit, until
 
 
-def tenant_of(name: str) -> Tenant:
-    return Tenant(name=name, weight=3, kv_share=0.5, tokens_per_minute=1000)
-
-
-def scripted(script: list[Any]) -> Any:
-    """An application that answers (status, body) in turn, the last for ever; an exception is raised."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        assert caller_terms() == Terms(tenant=tenant_of("me"), is_background=True)
-        step = script.pop(0) if len(script) > 1 else script[0]
-        if isinstance(step, Exception):
-            raise step
-        status, body = step
-        await send({"type": "http.response.start", "status": status, "headers": []})
-        await send({"type": "http.response.body", "body": json.dumps(body).encode()})
-
-    return app
-
-
-def submit(store: Store, numbers: int, owner: str = "me") -> dict[str, Any]:
-    """A batch of an owner, not yet begun."""
-    lines = [
-        {"custom_id": f"c{i}", "method": "POST", "url": CHAT, "body": {"messages": []}}
-        for i in range(numbers)
-    ]
-    file = store.add_file("\n".join(map(json.dumps, lines)).encode(), "in", "batch", owner)
-    keys = ("in_progress_at", "finalizing_at", "output_file_id", "error_file_id", "expires_at")
-    about = dict.fromkeys(keys) | {"input_file_id": file["id"], "status": "validating", "request_counts": {}}
-    return store.add_batch(about, owner)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if is_so():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("that never came")
-
-
-async def answers(tmp_path: Path, app: Any, numbers: int = 1) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+async def answers(
+    tmp_path: Path, app: Any, numbers: int = 1, **changes: Any
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The batch at its end and every result."""
     store = Store(tmp_path, CONFIG)
     batch = submit(store, numbers)
-    worker = Worker(app, store, CONFIG, tenant_of)
+    worker = Worker(app, store, CONFIG, border(**changes))
     await worker._run_batch(batch)
     ended = store.get("batch", batch["id"], "me")
     names = [n for n in (ended["output_file_id"], ended["error_file_id"]) if n]
@@ -72,7 +33,7 @@ async def answers(tmp_path: Path, app: Any, numbers: int = 1) -> tuple[dict[str,
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(call_module, "AGAIN_S", 0.0)
 
 
 async def test_an_answer_that_the_end_of_the_server_cut_comes_again(tmp_path: Path) -> None:
@@ -96,16 +57,18 @@ async def test_a_line_that_breaks_the_application_fails_alone(tmp_path: Path) ->
 
 async def test_a_line_during_which_the_engine_is_always_gone_fails_in_the_end(tmp_path: Path) -> None:
     gone = (503, {"error": {"code": "engine_unavailable"}})
-    ended, results = await answers(tmp_path, scripted([gone] * MOST_OUTAGES + [(200, {"choices": []})]))
+    ended, results = await answers(
+        tmp_path, scripted([gone] * MOST_OUTAGES + [(200, {"choices": []})]), num_restarts=deaths()
+    )
     assert ended["request_counts"]["completed"] == 1  # that often it is tried again
-    ended, results = await answers(tmp_path / "b", scripted([gone]))
+    ended, results = await answers(tmp_path / "b", scripted([gone]), num_restarts=deaths())
     assert [r["response"]["status_code"] for r in results] == [503]
     assert ended["status"] == "completed"
 
 
 def test_a_damaged_document_hides_no_other(tmp_path: Path) -> None:
     store = Store(tmp_path, CONFIG)
-    made = store.add_file(b"x", "a", "batch", "me")
+    made = store.add_file(b"x", "a", "me")
     (tmp_path / "files" / f"file_{'0' * 32}.json").write_bytes(b'{"id": ')
     (tmp_path / "files" / f"file_{'1' * 32}.json").write_bytes(b"{}")
     assert [f["id"] for f in store.owned("file", "me")] == [made["id"]]
@@ -122,7 +85,7 @@ async def test_a_cancel_is_on_the_disk_when_it_is_answered(tmp_path: Path) -> No
         calls.append(1)
         await asyncio.Event().wait()
 
-    first = Worker(app, store, CONFIG, tenant_of)
+    first = Worker(app, store, CONFIG, border())
     first.wake()
     await until(lambda: bool(calls))
     told = await first.cancel(batch["id"], "me")
@@ -130,7 +93,7 @@ async def test_a_cancel_is_on_the_disk_when_it_is_answered(tmp_path: Path) -> No
     on_disk = json.loads((tmp_path / "batches" / f"{batch['id']}.json").read_text())
     assert (on_disk["status"], on_disk["cancelling_at"]) == ("cancelling", told["cancelling_at"])
     await first.close()
-    second = Worker(app, Store(tmp_path, CONFIG), CONFIG, tenant_of)
+    second = Worker(app, Store(tmp_path, CONFIG), CONFIG, border())
     second.wake()
     await until(lambda: store.get("batch", batch["id"], "me")["status"] == "cancelled")
     await second.close()
@@ -145,7 +108,7 @@ async def test_a_line_that_ends_beside_a_cancel_does_not_undo_it(tmp_path: Path)
     """The result is being written while the cancel comes: the batch on the disk stays cancelled."""
     store = Store(tmp_path, CONFIG)
     batch = submit(store, 2)
-    worker = Worker(scripted([(200, {"choices": []})]), store, CONFIG, tenant_of)
+    worker = Worker(scripted([(200, {"choices": []})]), store, CONFIG, border())
     batch |= {"status": "in_progress"}
     async with worker._saving:
         saving = asyncio.create_task(worker._save(batch, {"c0": True}))
@@ -167,7 +130,7 @@ async def test_batches_of_several_owners_run_side_by_side(tmp_path: Path) -> Non
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
 
-    worker = Worker(app, store, CONFIG, tenant_of)
+    worker = Worker(app, store, CONFIG, border())
     worker.wake()
     await until(lambda: all(store.get("batch", name, "free")["status"] == "completed" for name in free))
     assert store.get("batch", held["id"], "held")["status"] == "in_progress"
@@ -180,23 +143,34 @@ async def test_batches_of_several_owners_run_side_by_side(tmp_path: Path) -> Non
 def test_one_key_cannot_fill_the_store_for_all(tmp_path: Path) -> None:
     store = Store(tmp_path, BatchConfig(max_files=8, max_bytes=100, key_share=0.25))
     for _ in range(2):
-        store.add_file(b"x" * 10, "a", "batch", "greedy")
+        store.add_file(b"x" * 10, "a", "greedy")
         submit_empty(store, "greedy")
     with pytest.raises(OverloadError, match=r"this key has 2 files, limit 2; delete some"):
-        store.add_file(b"x", "a", "batch", "greedy")
+        store.add_file(b"x", "a", "greedy")
     with pytest.raises(OverloadError, match=r"this key has 2 batches, limit 2; delete some"):
         submit_empty(store, "greedy")
     with pytest.raises(OverloadError, match=r"files of this key have 0 bytes and 26 more came, limit 25"):
-        store.add_file(b"x" * 26, "a", "batch", "modest")
-    store.add_file(b"x" * 25, "a", "batch", "modest")
-    store.add_file(b"x" * 99, "r", "batch_output", "modest")  # results always find room
-    with pytest.raises(OverloadError, match=r"files of this server have 144 bytes and 1 more came"):
-        store.add_file(b"x", "a", "batch", "late")
+        store.add_file(b"x" * 26, "a", "modest")
+    store.add_file(b"x" * 25, "a", "modest")
+    for owner in ("modest", "spare"):
+        keep_result(store, b"x" * 24, owner)  # results have room of their own
+    with pytest.raises(OverloadError, match=r"files of this server have 95 bytes and 6 more came"):
+        store.add_file(b"x" * 6, "a", "late")
     alone = Store(tmp_path / "b", BatchConfig(max_files=4, key_share=0.25))
     for _ in range(4):  # without keys all files have one owner
-        alone.add_file(b"x", "a", "batch", "")
+        alone.add_file(b"x", "a", "")
     with pytest.raises(OverloadError, match="limit 4"):
-        alone.add_file(b"x", "a", "batch", "")
+        alone.add_file(b"x", "a", "")
+
+
+def keep_result(store: Store, line: bytes, owner: str) -> dict[str, Any]:
+    """A file of results of a batch that has ended."""
+    batch = submit_empty(store, owner)
+    store.append(batch["id"], ".out", line, owner)
+    batch |= store.name_results(batch["id"])
+    store.keep_results(batch)
+    store.delete_batch(batch["id"])
+    return store.get("file", batch["output_file_id"], owner)
 
 
 def submit_empty(store: Store, owner: str) -> dict[str, Any]:
@@ -209,7 +183,7 @@ def test_results_and_ended_batches_expire_and_open_ones_do_not(
     now = [1_000_000.0]
     monkeypatch.setattr(store_module, "unix_s", lambda: now[0])
     store = Store(tmp_path, BatchConfig(result_days=2))
-    given, result = (store.add_file(b"x", "a", purpose, "me") for purpose in ("batch", "batch_output"))
+    given, result = store.add_file(b"x", "a", "me"), keep_result(store, b"x", "me")
     assert (given["expires_at"], result["expires_at"]) == (None, 1_000_000 + 2 * 86_400)
     ended = store.add_batch({"status": "cancelled", "expires_at": store.end_of_results()}, "me")
     still = store.add_batch({"status": "in_progress", "expires_at": store.end_of_results()}, "me")

@@ -231,6 +231,6 @@ def test_lines_and_forms_are_checked_before_work(tmp_path: Path) -> None:
         with pytest.raises(RequestError, match="two parts named"):
             read_form("multipart/form-data; boundary=b", twice + b"\r\n\r\nz\r\n--b--\r\n")
     store = Store(tmp_path, BatchConfig())
-    made = store.add_file(b"1", "a", "batch", "me")
+    made = store.add_file(b"1", "a", "me")
     with pytest.raises(NotFoundError):
         store.get("file", made["id"], "somebody else")

@@ -1,6 +1,8 @@
-"""Lines of a batch's input file, checked before any of them runs."""
+"""Lines of a batch's input file, checked before any of them runs, and read again one at a time."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +20,10 @@ class Line(msgspec.Struct, kw_only=True):
     method: str
     url: str
     body: dict[str, Any]
+
+
+class _Name(msgspec.Struct):
+    custom_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +79,20 @@ def read_line(text: bytes) -> Line:
         return msgspec.json.decode(text, type=Line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"no request: {error}") from error
+
+
+def find_lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Where each line that is not blank begins, in bytes, and its `custom_id`; holds one line at a time."""
+    offset = 0
+    with file.open("rb") as text:
+        for line in text:
+            if line.strip():
+                yield offset, msgspec.json.decode(line, type=_Name).custom_id
+            offset += len(line)
+
+
+def line_at(file: Path, offset: int) -> Line:
+    """The line that begins there."""
+    with file.open("rb") as text:
+        text.seek(offset)
+        return read_line(text.readline())

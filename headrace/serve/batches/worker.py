@@ -1,33 +1,36 @@
 """Answers the lines of batches, a few at a time, through the application's own routes.
 
-A line is answered as if it had come over HTTP: same checks, same answer. Its requests belong to the batch's
-owner and run in the background: they share the owner's limits and wait for them. What is overloaded is tried
-again; what is answered is written down before it counts. A batch that the end of the server interrupts goes
-on at the next start.
+A line is answered as if it had come over HTTP: same checks, same answer (`call`). Its requests belong to the
+batch's owner and run in the background: they share the owner's limits and wait for them. What is answered is
+written down before it counts. A batch that the end of the server interrupts goes on at the next start.
 """
 
 import asyncio
 import contextlib
+import logging
 import uuid
-from collections.abc import Callable, Iterable, MutableMapping
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import msgspec
 from starlette.types import ASGIApp
 
 from headrace.base.clock import unix_s
 from headrace.base.config import BatchConfig
-from headrace.base.terms import Tenant, Terms, caller_terms, set_caller
-from headrace.serve.batches.lines import Line, read_line
-from headrace.serve.batches.store import OPEN, Store
-from headrace.serve.faults import error_body, unexpected
+from headrace.base.terms import Terms, set_caller
+from headrace.serve.batches.call import Border, Caller
+from headrace.serve.batches.lines import find_lines, line_at
+from headrace.serve.batches.store import OPEN, RESULTS, Store
 
-AGAIN = frozenset({408, 429, 503})
-AGAIN_S = 1.0
-MOST_OUTAGES = 10
-"""Answers that say the engine is gone, after which a line fails: it may be what ends the engine."""
+log = logging.getLogger("headrace.serve")
+
 SWEEP_S = 3600.0
 """Between two looks for what is expired."""
+MOST_OWNERS = 16
+"""Owners whose batches run side by side; those of others wait."""
+PAUSE_S = 1.0
+"""After the disk refused something; doubles up to `MOST_PAUSE_S`."""
+MOST_PAUSE_S = 60.0
 
 
 class Worker:
@@ -37,14 +40,12 @@ class Worker:
         app: the application without its gate.
         store: where batches lie.
         config: how many lines at a time.
-        tenant_of: an owner's share and limits, as they are now.
+        border: the server around it.
     """
 
-    def __init__(
-        self, app: ASGIApp, store: Store, config: BatchConfig, tenant_of: Callable[[str], Tenant]
-    ) -> None:
-        self._app = app
-        self._tenant_of = tenant_of
+    def __init__(self, app: ASGIApp, store: Store, config: BatchConfig, border: Border) -> None:
+        self._caller = Caller(app, border)
+        self._tenant_of = border.tenant_of
         self.store = store
         self.config = config
         self._news = asyncio.Event()
@@ -88,10 +89,7 @@ class Worker:
         try:
             while True:
                 self._news.clear()
-                await asyncio.to_thread(self.store.sweep)
-                for batch in await asyncio.to_thread(self.store.all_batches):
-                    if batch["status"] in OPEN and batch["owner"] not in self._owners:
-                        self._start(batch["owner"])
+                await _insist(self._look)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(SWEEP_S):  # `wait_for` may swallow what `close` says
                         await self._news.wait()
@@ -101,59 +99,69 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
 
+    async def _look(self) -> None:
+        """Delete what is expired, and begin with the batches of owners that have waited longest."""
+        await asyncio.to_thread(self.store.sweep)
+        for batch in await asyncio.to_thread(self.store.all_batches):
+            is_new = batch["status"] in OPEN and batch["owner"] not in self._owners
+            if is_new and len(self._owners) < MOST_OWNERS:
+                self._start(batch["owner"])
+
     def _start(self, owner: str) -> None:
         def is_over(_: asyncio.Task[None]) -> None:
             del self._owners[owner]
             self._news.set()  # a batch may have come since it last looked
 
-        task = self._owners[owner] = asyncio.create_task(self._run_owner(owner))
+        task = self._owners[owner] = asyncio.create_task(_insist(lambda: self._run_owner(owner)))
         task.add_done_callback(is_over)
 
     async def _run_owner(self, owner: str) -> None:
         """Run the batches of an owner that are there now, oldest first."""
         for batch in await asyncio.to_thread(self.store.all_batches):
             if batch["owner"] == owner and batch["status"] in OPEN:
-                await self._try_batch(batch)
-
-    async def _try_batch(self, batch: dict[str, Any]) -> None:
-        """Run a batch; one that cannot go on (its file is gone, the disk is full) fails, and others run."""
-        try:
-            await self._run_batch(batch)
-        except Exception as error:  # noqa: BLE001 - the border between batches: the client is told
-            problem = {"code": "failed", "message": f"the batch cannot go on: {error}"[:300], "line": None}
-            batch |= {"status": "failed", "failed_at": int(unix_s())}
-            batch["errors"] = {"object": "list", "data": [problem | {"param": None}]}
-            batch["expires_at"] = self.store.end_of_results()
-            with contextlib.suppress(OSError):
-                await asyncio.to_thread(self.store.put, "batch", batch)
+                await self._run_batch(batch)
 
     async def _run_batch(self, batch: dict[str, Any]) -> None:
+        """Run a batch; one that cannot go on (its file is gone, the disk is full) fails, and others run."""
+        message = None
+        if batch["finalizing_at"] is None:  # else its lines are done and may be files by now
+            try:
+                await self._run_lines(batch)
+            except Exception as error:  # noqa: BLE001 - the border between batches: the client is told
+                message = f"the batch cannot go on: {error}"[:300]
+                log.warning("batch %s: %s", batch["id"], message)
+        await _insist(lambda: self._end(batch, message))
+
+    async def _run_lines(self, batch: dict[str, Any]) -> None:
         name, owner = batch["id"], batch["owner"]
-        most = self.config.max_lines_running
-        set_caller(Terms(tenant=self._tenant_of(owner), is_background=True))
+        tenant = self._tenant_of(owner)
+        if tenant is None:
+            raise LookupError(f"the key {owner!r} that it belongs to is none of this server's any more")
+        set_caller(Terms(tenant=tenant, is_background=True))
         done = await asyncio.to_thread(self._done, name)
-        lines = await asyncio.to_thread(self._lines, batch["input_file_id"])
-        if batch["status"] != "cancelling":
-            batch |= {"status": "in_progress", "in_progress_at": batch["in_progress_at"] or int(unix_s())}
-            await self._save(batch, done)
-        todo = iter([line for line in lines if line.custom_id not in done])
+        todo = iter(await asyncio.to_thread(self._todo, batch["input_file_id"], done))
         if batch["status"] == "cancelling":
             self._cancelled.add(name)
-        tasks = [asyncio.create_task(self._work(batch, todo, done)) for _ in range(most)]
+        else:
+            batch |= {"status": "in_progress", "in_progress_at": batch["in_progress_at"] or int(unix_s())}
+        await self._save(batch, done)
+        tasks = [
+            asyncio.create_task(self._work(batch, todo, done)) for _ in range(self.config.max_lines_running)
+        ]
         try:
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        await self._finish(batch, done)
 
-    async def _work(self, batch: dict[str, Any], todo: Iterable[Line], done: dict[str, bool]) -> None:
-        name = batch["id"]
-        for line in todo:
+    async def _work(self, batch: dict[str, Any], todo: Iterator[int], done: dict[str, bool]) -> None:
+        name, file = batch["id"], self.store.content_path(batch["input_file_id"])
+        for offset in todo:
             if name in self._cancelled:
                 return
-            answer = await self._answer(line, name)
+            line = await asyncio.to_thread(line_at, file, offset)
+            answer = await self._caller.answer(line, lambda: name in self._cancelled)
             if answer is None:
                 return
             status, body = answer
@@ -164,110 +172,68 @@ class Worker:
                 "error": None,
             }
             is_good = status < 400
-            suffix = ".out" if is_good else ".err"
-            await asyncio.to_thread(self.store.append, name, suffix, msgspec.json.encode(result))
+            suffix, text = ".out" if is_good else ".err", msgspec.json.encode(result)
+            await asyncio.to_thread(self.store.append, name, suffix, text, batch["owner"])
             done[line.custom_id] = is_good
             await self._save(batch, done)
 
-    async def _answer(self, line: Line, name: str) -> tuple[int, Any] | None:
-        """Status and body; None when the batch was cancelled before the line had an answer."""
-        outages = 0
-        while True:
-            try:
-                status, raw = await call(self._app, line.url, msgspec.json.encode(line.body))
-                body = msgspec.json.decode(raw)
-            except Exception as error:  # noqa: BLE001 - the border between lines: this one fails, others go on
-                return 500, error_body(unexpected(error))
-            outages += status == 503
-            if (status not in AGAIN or outages > MOST_OUTAGES) and not was_cut(body):
-                return status, body
-            if name in self._cancelled:
-                return None
-            await asyncio.sleep(AGAIN_S)
+    async def _save(self, batch: dict[str, Any], done: dict[str, bool]) -> None:
+        async with self._saving:  # lines end together, cancels come between: the last word must be the latest
+            good = sum(done.values())
+            counts = batch["request_counts"]
+            batch["request_counts"] = {**counts, "completed": good, "failed": len(done) - good}
+            if batch["id"] in self._cancelled and batch["status"] == "in_progress":
+                batch |= {"status": "cancelling", "cancelling_at": int(unix_s())}
+            await asyncio.to_thread(self.store.put, "batch", dict(batch))
 
-    async def _finish(self, batch: dict[str, Any], done: dict[str, bool]) -> None:
+    async def _end(self, batch: dict[str, Any], message: str | None) -> None:
+        """Make files of the results and write down how it ended; goes on where the disk stopped it.
+
+        What ended it and the names of the files are on the disk before the first result moves.
+        """
         name = batch["id"]
-        for suffix, field in ((".out", "output_file_id"), (".err", "error_file_id")):
-            lines = await asyncio.to_thread(self.store.done_lines, name, suffix)
-            if lines and not batch[field]:
-                data = b"".join(line + b"\n" for line in lines)
-                label, owner = f"{name}{suffix}.jsonl", batch["owner"]
-                made = await asyncio.to_thread(self.store.add_file, data, label, "batch_output", owner)
-                batch[field] = made["id"]
-        await self._save(batch, done, is_over=True)
+        if batch["finalizing_at"] is None:
+            names = await asyncio.to_thread(self.store.name_results, name)
+            ending: dict[str, Any] = {"status": "finalizing", "finalizing_at": int(unix_s()), **names}
+            if message is not None:
+                problem = {"code": "failed", "message": message, "line": None, "param": None}
+                ending["errors"] = {"object": "list", "data": [problem]}
+            await self._change(batch, ending)
+        await asyncio.to_thread(self.store.keep_results, batch)
+        is_cancelled = name in self._cancelled or batch.get("cancelling_at") is not None
+        end = "failed" if batch.get("errors") else "cancelled" if is_cancelled else "completed"
+        expires_at = self.store.end_of_results()
+        await self._change(batch, {"status": end, f"{end}_at": int(unix_s()), "expires_at": expires_at})
         await asyncio.to_thread(self.store.drop_lines, name)
         self._cancelled.discard(name)
 
-    async def _save(self, batch: dict[str, Any], done: dict[str, bool], *, is_over: bool = False) -> None:
-        async with self._saving:  # lines end together, cancels come between: the last word must be the latest
-            good, now = sum(done.values()), int(unix_s())
-            counts = batch["request_counts"]
-            batch["request_counts"] = {**counts, "completed": good, "failed": len(done) - good}
-            is_cancelled = batch["id"] in self._cancelled
-            if is_cancelled and batch["status"] == "in_progress":
-                batch |= {"status": "cancelling", "cancelling_at": now}
-            if is_over:
-                end = "cancelled" if is_cancelled else "completed"
-                batch |= {"status": end, f"{end}_at": now, "finalizing_at": batch["finalizing_at"] or now}
-                batch["expires_at"] = self.store.end_of_results()
-            await asyncio.to_thread(self.store.put, "batch", dict(batch))
+    async def _change(self, batch: dict[str, Any], change: dict[str, Any]) -> None:
+        """Change a batch once the change is on the disk."""
+        async with self._saving:
+            if batch["id"] in self._cancelled and batch.get("cancelling_at") is None:
+                change = {"cancelling_at": int(unix_s()), **change}
+            await asyncio.to_thread(self.store.put, "batch", batch | change)
+            batch |= change
 
     def _done(self, name: str) -> dict[str, bool]:
-        found: dict[str, bool] = {}
-        for suffix in (".out", ".err"):
-            for line in self.store.done_lines(name, suffix):
-                found[msgspec.json.decode(line)["custom_id"]] = suffix == ".out"
-        return found
+        return {
+            msgspec.json.decode(line)["custom_id"]: suffix == ".out"
+            for suffix, _ in RESULTS
+            for line in self.store.done_lines(name, suffix)
+        }
 
-    def _lines(self, name: str) -> list[Line]:
-        return [read_line(line) for line in self.store.content(name).split(b"\n") if line.strip()]
-
-
-def was_cut(body: Any) -> bool:
-    """Whether an answer was aborted by somebody else than the line: by the end of the server."""
-    choices: Any = cast("dict[str, Any]", body).get("choices") if isinstance(body, dict) else None
-    return any(
-        choice.get("finish_reason") == "abort" for choice in cast("list[dict[str, Any]]", choices or [])
-    )
+    def _todo(self, file: str, done: dict[str, bool]) -> list[int]:
+        """Where the lines begin that are to be answered: no more of them is kept in memory."""
+        return [offset for offset, name in find_lines(self.store.content_path(file)) if name not in done]
 
 
-async def call(app: ASGIApp, path: str, body: bytes) -> tuple[int, bytes]:
-    """POST a JSON body to a route of the application, without a connection, for whom the task works for.
-
-    Returns:
-        Status and body of the answer.
-    """
-    status, chunks, is_sent = 500, list[bytes](), False
-    forever = asyncio.Event()
-
-    async def receive() -> MutableMapping[str, Any]:
-        nonlocal is_sent
-        if is_sent:
-            await forever.wait()
-        is_sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        nonlocal status
-        if message["type"] == "http.response.start":
-            status = message["status"]
-        else:
-            chunks.append(message.get("body", b""))
-
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())],
-        "server": None,
-        "client": None,
-        "state": {"tenant": caller_terms().tenant.name},
-    }
-    await app(scope, receive, send)
-    return status, b"".join(chunks)
+async def _insist(act: Callable[[], Awaitable[None]]) -> None:
+    """Do something until the disk lets it."""
+    pause_s = PAUSE_S
+    while True:
+        try:
+            return await act()
+        except Exception as error:  # noqa: BLE001 - nobody else would hear of it
+            log.warning("batches wait %g s for the disk: %s", pause_s, error)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, MOST_PAUSE_S)

@@ -105,9 +105,11 @@ class Keys:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def tenant(self, name: str) -> Tenant:
-        """Share and limits of the key of that name; none for one that is gone, and without keys."""
-        return next((tenant for _, tenant in self._entries if tenant.name == name), Tenant(name=name))
+    def tenant(self, name: str) -> Tenant | None:
+        """Share and limits of the key of that name; None: it is gone. Without keys nobody has limits."""
+        if not self._entries:
+            return Tenant(name=name)
+        return next((tenant for _, tenant in self._entries if tenant.name == name), None)
 
     def find(self, given: bytes) -> Tenant | None:
         """Whom a key stands for; None: it is not one of these.

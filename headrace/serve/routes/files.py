@@ -4,9 +4,9 @@ import asyncio
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 
-from headrace.base.errors import RequestError
+from headrace.base.errors import NotFoundError, RequestError
 from headrace.base.terms import caller_terms
 from headrace.serve.batches.form import read_form
 from headrace.serve.batches.listing import FILES_QUERY, cut, read_page
@@ -29,7 +29,7 @@ async def upload(request: Request) -> Response:
         unknown = min(fields)
         raise RequestError(f"unknown field {unknown!r}; the form has purpose and file", param=unknown)
     owner = caller_terms().tenant.name
-    return json_response(shown(await asyncio.to_thread(worker.store.add_file, content, name, "batch", owner)))
+    return json_response(shown(await asyncio.to_thread(worker.store.add_file, content, name, owner)))
 
 
 async def list_files(request: Request) -> Response:
@@ -45,10 +45,14 @@ async def get_file(request: Request) -> Response:
 
 
 async def get_content(request: Request) -> Response:
-    """The content of a file."""
+    """The content of a file, read from the disk as it is sent."""
     name = (await _found(request))["id"]
-    data = await asyncio.to_thread(served(request).batch_worker.store.content, name)
-    return Response(data, media_type="application/jsonl")
+    path = served(request).batch_worker.store.content_path(name)
+    try:
+        about = await asyncio.to_thread(path.stat)
+    except FileNotFoundError:  # it was deleted, or is a result whose batch is just ending
+        raise NotFoundError(f"file {name!r} has no content here", param="file_id") from None
+    return FileResponse(path, stat_result=about, media_type="application/jsonl")
 
 
 async def delete(request: Request) -> Response:
