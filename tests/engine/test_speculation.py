@@ -217,6 +217,24 @@ def test_a_sequence_that_comes_back_drafts_from_all_its_tokens():
     assert core.stats().counters["drafts_accepted"] > 40
 
 
+def test_all_tokens_of_a_sequence_are_copied_once():
+    """Also where its drafts go wrong, so that only some of its rows ask for any."""
+    subject = rig("native", 1)
+    sampling = SamplingParams(temperature=1.0, seed=3, max_tokens=150)
+    request = Request(request_id="r", prompt_ids=tuple(range(3, 23)), sampling=sampling)
+    core = subject.core(speculate="ngram")
+    draft_with(core, lambda ids: [(ids[-1] + 1) % VOCAB])
+    drafting, plans, copied = core.runner._parts.drafting, [], []
+    run, know = core.runner.run, drafting.know
+    core.runner.run = lambda plan: (plans.append(plan), run(plan))[1]
+    drafting.know = lambda slot, ids: (copied.append(len(ids)), know(slot, ids))[1]
+    assert Drive(core).run([request])["r"].answer == subject.solo(request).answer
+    asks = [bool(row.max_drafts) for plan in plans for row in plan.rows]
+    assert asks.count(False) > 50
+    assert asks.count(True) > 25
+    assert copied == [21]
+
+
 def test_planned_drafts_reach_the_rows_and_no_further_than_the_limit():
     """The token budget counts drafts; the answer's limit and the step's room bound them."""
     subject = scripted_rig()

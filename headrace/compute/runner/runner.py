@@ -204,13 +204,16 @@ class Runner:
         state, wanted, places = self._state, list[tuple[int, int]](), list[int]()
         for i, (row, result) in enumerate(zip(rows, results, strict=True)):
             slot = int(row.slot)
-            if not result.tokens or not (row.max_drafts or slot in drafting.held):
+            if not result.tokens:
+                continue
+            is_known = drafting.grow(slot, row.start + row.count - row.num_drafts, result.tokens)
+            if not (row.max_drafts or slot in drafting.held):
                 continue
             judged, agreed = drafting.agree(slot, result.tokens)
             results[i] = result._replace(num_judged=judged, num_agreed=agreed)
             if not row.max_drafts:
                 continue
-            if not drafting.grow(slot, row.start + row.count - row.num_drafts, result.tokens):
+            if not is_known:
                 self._decode.forget()  # writes what was drawn to the slots
                 drafting.know(slot, state.tokens[slot, : state.num_tokens[slot]].tolist())
             wanted.append((slot, min(row.max_drafts, self._parts.max_drafts)))

@@ -71,7 +71,10 @@ class Drafting:
         return count, count
 
     def grow(self, slot: int, known: int, tokens: Sequence[int]) -> bool:
-        """Add drawn tokens to a slot's sequence of `known` tokens; False: give all of them to `know`."""
+        """Add drawn tokens to a slot's sequence of `known` tokens; False: give all of them to `know`.
+
+        Of every row of a sequence for which drafts were ever wanted, so that all tokens are copied once.
+        """
         ids = self._ids_by_slot.get(slot)
         if ids is None or len(ids) != known:
             return False
