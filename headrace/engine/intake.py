@@ -15,9 +15,10 @@ from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.grammar import PARAM
 from headrace.base.ids import RequestId
 from headrace.base.request import MAX_ID_LIST, Request, SamplingParams
-from headrace.base.tasks import NO_SPECULATION, BeamSearch, Pooling, Speculation
+from headrace.base.tasks import AUTO, NO_SPECULATION, OFF, BeamSearch, Pooling, Speculation
 from headrace.base.terms import Terms, caller_terms
 from headrace.compute.sampling.seeds import choice_seed, request_seed
+from headrace.compute.spec.proposer import PROPOSERS
 from headrace.engine.chat.prompt import DEFAULTS, ChatOptions, ChatPrompt, Messages, chat_prompt
 from headrace.engine.text import Text
 from headrace.host.text.parts.splitter import SplitPlan
@@ -230,7 +231,7 @@ class Intake:
         if params.allowed_token_ids is not None:
             self._check_ids("allowed_token_ids", params.allowed_token_ids)
         if params.speculate is not None:
-            Speculation.parse(params.speculate).within(self._speculation)
+            _check_method(Speculation.parse(params.speculate).within(self._speculation))
         words = self._bad_words(params)
         return replace(
             params,
@@ -287,6 +288,15 @@ def _num_bytes(content: object) -> int:
             _num_bytes(cast("Mapping[str, Any]", p).get("text")) for p in parts if isinstance(p, Mapping)
         )
     return 0
+
+
+def _check_method(wish: Speculation) -> None:
+    """Refuse a method of drafting that there is not."""
+    known = (OFF, AUTO, *PROPOSERS.names())
+    if wish.method not in known:
+        raise RequestError(
+            f"speculate: unknown method {wish.method!r:.80}; known: {', '.join(known)}", param="speculate"
+        )
 
 
 def _check_task(ask: Ask) -> None:
