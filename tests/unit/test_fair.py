@@ -321,3 +321,15 @@ def test_a_full_server_does_not_compare_those_who_wait_in_every_step(monkeypatch
             where.step()
     where.run()
     where.verify()
+
+
+def test_one_that_had_to_leave_is_told_so_when_all_others_are_gone():
+    where = world(max_num_seqs=1, max_queued_requests=3)
+    for i in range(4):
+        ask(where, f"flood-{i}", terms("flood"))
+    ask(where, "late", terms("late"))
+    for name in ("flood-0", "flood-1", "flood-2", "late"):
+        where.abort(name)
+    assert where.scheduler.has_work
+    assert [delta.request_id for delta in where.scheduler.expire()] == ["flood-3"]
+    assert not where.scheduler.has_work

@@ -191,8 +191,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is not finished."""
-        return bool(self._sequences)
+        """Whether any request is not finished, or its end not told."""
+        return bool(self._sequences or self._displaced)
 
     @property
     def has_steps(self) -> bool:
