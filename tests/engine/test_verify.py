@@ -33,6 +33,7 @@ def test_every_case_is_exact_and_did_what_it_is_about(verifying):
         assert (verdict.outcome, verdict.error) == ("exact", ""), verdict
         assert (verdict.requests, verdict.tokens) == (4, 4 * 24)
     assert "preemptions" in verdicts["preempted"].exercise
+    assert "drafts checked" in verdicts["speculated"].exercise
     assert "2 prompts cut" in verdicts["chunks"].exercise
 
 

@@ -1,10 +1,9 @@
 """Ways of running requests that must not change a bit of any answer."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from headrace.base.config import EngineConfig
 from headrace.compute.ops.bind import available_isas
 from headrace.engine.resolve import Resolved
 
@@ -81,10 +80,7 @@ def cases(resolved: Resolved, lengths: Sequence[int], max_tokens: int) -> tuple[
             ),
         ),
     ]
-    found += _isas(resolved)
-    if "speculate" in {f.name for f in fields(EngineConfig)}:
-        found.append(_speculated())
-    return tuple(found)
+    return (*found, *_isas(resolved), _speculated())
 
 
 def _rows(seen: Seen) -> str:
