@@ -1,12 +1,17 @@
 """The controller of drafts: what it learns, what it chooses, and that it is never a loss."""
 
+import random
+
 import pytest
 
 from headrace.base.errors import RequestError
-from headrace.base.request import SamplingParams
+from headrace.base.request import Request, SamplingParams
 from headrace.base.tasks import MAX_DEPTH, Speculation
+from headrace.base.terms import Tenant, Terms
+from headrace.engine.sim import SimCost
 from headrace.host.sched.drafts.price import Curve, StepPrice
 from headrace.host.sched.drafts.track import COMMON_KEEP, DOUBT, KEEP, Rates, Track
+from headrace.host.sched.limits import ScheduleLimits
 from tests.kit.drafts import Machine, simulate
 from tests.kit.host import World, make_request
 
@@ -155,12 +160,70 @@ def test_prices_of_other_numbers_of_rows_are_taken_from_the_nearest():
     assert price.ratios(20, 1) == pytest.approx([1.0, 1.5], rel=0.05)
 
 
-def test_prefill_estimates_do_not_learn_from_steps_with_drafts():
-    world = World(num_blocks=40, num_drafts=4)
-    world.add(make_request("a", [1, 2, 3], max_tokens=40))
-    world.run()
-    assert sum(row.num_drafts for plan in world.plans for row in plan.rows) > 10
-    assert world.scheduler._planner.cost.decode_s(1) in (0.0, pytest.approx(0.01))
+def test_prefill_estimates_learn_from_steps_with_drafts_what_they_would_take_without():
+    """With a fixed depth there may be no other steps."""
+    world = World(num_blocks=40, num_drafts=4, cost=SimCost(step_s=0.01, draft_s=0.002))
+    world.add(make_request("a", [1, 2, 3], max_tokens=60))
+    for _ in range(10):
+        world.step()
+    assert all(row.num_drafts for plan in world.plans[1:] for row in plan.rows)
+    assert world.scheduler._planner.cost.decode_s(1) == pytest.approx(0.01, rel=0.1)
+
+
+def last_steps(num_drafts, num_blocks, share, asked):
+    """The step in which each request ends, and its preemptions. All drafts are wrong.
+
+    Args:
+        num_drafts: of those that speculate; 0: nobody does.
+        num_blocks: blocks of 4.
+        share: of the pool, for all of them together.
+        asked: (step of its arrival, length of its prompt, tokens of its answer, `speculate`) of each.
+    """
+    limits = ScheduleLimits(max_num_seqs=8, max_num_batched_tokens=4096)
+    world = World(num_blocks=num_blocks, num_drafts=num_drafts, limits=limits, prefix_cache=False)
+    world.executor.draft_hits = 0
+    terms = Terms(tenant=Tenant(name="t", kv_share=share))
+    ends = {}
+    for step in range(2000):
+        for i, (arrival, length, most, wish) in enumerate(asked):
+            if arrival == step:
+                sampling = SamplingParams(max_tokens=most, seed=i, speculate=wish)
+                prompt = tuple(range(i, i + length))
+                world.add(Request(request_id=f"r{i}", prompt_ids=prompt, sampling=sampling, terms=terms))
+        if world.scheduler.has_work:
+            world.step()
+        ends |= {name: step for name in world.last if name not in ends}
+        if len(ends) == len(asked):
+            return ends, {name: world.last[name].num_preempted for name in ends}
+    raise AssertionError("no end in sight")
+
+
+@pytest.mark.parametrize(("num_blocks", "share"), [(22, 1.0), (44, 0.5)], ids=["pool", "share"])
+@pytest.mark.parametrize("depth", [1, 3, 4, 6, 8, 16])
+def test_wrong_drafts_of_one_do_not_slow_another(depth, num_blocks, share):
+    """The pool, or the part of it that a key may have, is just large enough without drafts."""
+    asked = [(0, 8, 40, None), (0, 8, 36, "off")]
+    plain = last_steps(0, num_blocks, share, [(*ask[:3], None) for ask in asked])
+    assert plain == ({"r0": 39, "r1": 35}, {"r0": 0, "r1": 0})
+    assert last_steps(depth, num_blocks, share, asked) == plain
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_wrong_drafts_slow_nobody_in_any_pool(seed):
+    rng = random.Random(seed)
+    asked = [
+        (
+            rng.choice([0, 0, rng.randint(0, 40)]),
+            rng.randint(1, 24),
+            rng.randint(1, 40),
+            rng.choice([None, "off"]),
+        )
+        for _ in range(rng.randint(2, 7))
+    ]
+    num_blocks = rng.randint(16, 40)
+    plain, _ = last_steps(0, num_blocks, 1.0, [(*ask[:3], None) for ask in asked])
+    drafted, _ = last_steps(rng.choice([2, 4, 8, 16]), num_blocks, 1.0, asked)
+    assert drafted == plain
 
 
 @pytest.mark.parametrize(

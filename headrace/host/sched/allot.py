@@ -2,8 +2,11 @@
 
 from collections.abc import Collection, Iterable
 
+from headrace.host.kv.ledger import KVLedger
+from headrace.host.sched.admission import outstanding_blocks
 from headrace.host.sched.batch import Batch
 from headrace.host.sched.cost import StepCost
+from headrace.host.sched.fair.share import keeps_promises
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.sequence import Sequence
 
@@ -86,3 +89,20 @@ def allot(
                 counts[seq.lease] = count
                 room -= count
     return [(seq, counts[seq.lease]) for seq in chosen if seq.lease in counts]
+
+
+def with_drafts(seq: Sequence, count: int, running: Collection[Sequence], ledger: KVLedger) -> int:
+    """Tokens of a row that asks for `count`, drafts included; those for which it takes no block too early.
+
+    Wrong drafts keep a block until the answer reaches it. So they take one only where it is among those that
+    are promised to the sequence, and where all that is promised to those who run, or to those of its tenant,
+    is there: then nobody lacks a block by it that would have been free without drafts.
+    """
+    start, missing, size = seq.num_computed, seq.num_missing, ledger.block_size
+    own = max(ledger.num_blocks_of(seq.request_id), ledger.blocks_for(start + missing)) * size
+    if start + count <= own:
+        return count
+    is_free = outstanding_blocks(tuple(running), ledger) <= ledger.available_blocks
+    if is_free and (not seq.has_kv_bound or keeps_promises(seq, running, ledger)):
+        return min(count, missing + size)
+    return own - start

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from headrace.base.step import StepResult
 from headrace.host.kv.ledger import KVLedger
-from headrace.host.sched.allot import all_decode, allot
+from headrace.host.sched.allot import all_decode, allot, with_drafts
 from headrace.host.sched.batch import Batch
 from headrace.host.sched.cost import StepCost
 from headrace.host.sched.drafts.depth import Depth
@@ -126,6 +126,8 @@ class Planner:
 
     def _extend(self, seq: Sequence, count: int, batch: Batch, now_s: float) -> bool:
         start = seq.num_computed
+        if count > seq.num_missing:
+            count = with_drafts(seq, count, self.roster.running, self._ledger)
         if seq.has_kv_bound and not self._stay_within_share(seq, count, batch, now_s):
             batch.notes.held[seq.lease] = WaitReason.TENANT
             return False
@@ -277,10 +279,13 @@ class Planner:
 def learn(planner: Planner, batch: Batch, result: StepResult) -> None:
     """Let a planner learn from a step's time. Drafts beside a prompt cost about what its tokens do."""
     planner.entrance.rate.pass_time(result.seconds)
-    if planner.drafts.is_on and not batch.prefill_tokens:
-        planner.drafts.observe(batch.num_decodes, batch.num_drafts, result)
-    if batch.prefill_tokens or not batch.num_drafts:
+    if batch.prefill_tokens:
         planner.cost.observe(result.seconds, batch.prefill_tokens + batch.num_drafts, batch.num_decodes)
+        return
+    plain_s = result.seconds
+    if planner.drafts.is_on:
+        plain_s = planner.drafts.observe(batch.num_decodes, batch.num_drafts, result)
+    planner.cost.observe(plain_s, 0, batch.num_decodes)
 
 
 def _view(queue: WaitQueue, roster: Roster, num_admitted: int, now_s: float) -> BatchView:

@@ -131,14 +131,16 @@ class Depth:
         every = 1 if idle <= 0 or track.depth is not None else min(RARELY, 2 + idle // 16)
         seq.max_drafts = track.most if track.num_idle % every == 0 else 0
 
-    def observe(self, num_rows: int, num_drafts: int, result: StepResult) -> None:
-        """A step that only decoded is over."""
+    def observe(self, num_rows: int, num_drafts: int, result: StepResult) -> float:
+        """A step that only decoded is over; returns the seconds that it would have taken without drafts."""
         self._price.observe(num_rows, num_drafts, result.seconds)
-        if num_drafts:
-            rounds = sum(len(row.tokens) for row in result.rows) / num_rows
-            ratio = self._price.ratio(num_rows, num_drafts)
-            self.counts["draft_step_seconds"] += result.seconds
-            self.counts["draft_plain_seconds"] += rounds * result.seconds / ratio
+        if not num_drafts:
+            return result.seconds
+        rounds = sum(len(row.tokens) for row in result.rows) / num_rows
+        plain_s = result.seconds / self._price.ratio(num_rows, num_drafts)
+        self.counts["draft_step_seconds"] += result.seconds
+        self.counts["draft_plain_seconds"] += rounds * plain_s
+        return plain_s
 
     def _choose_best(self, seqs: list[Sequence], num_rows: int, room: int) -> None:
         found: list[tuple[float, int]] = []
@@ -191,7 +193,7 @@ class Depth:
 
 
 def _wish_of(request: Request, offered: Speculation) -> Speculation:
-    # Masks along drafts need copies of the matcher, which share its lexer's limits: drafts could end the answer.
+    # Masks along drafts need copies of the matcher, which share its limits: drafts could end answers.
     if request.task is not None or request.sampling.structured is not None:
         return NO_SPECULATION
     asked = request.sampling.speculate

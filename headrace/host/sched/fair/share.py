@@ -16,10 +16,14 @@ def tenant_limit(seq: Sequence, running: Collection[Sequence], ledger: KVLedger)
         return WaitReason.TENANT
     if not seq.has_kv_bound:
         return None
+    return None if keeps_promises(seq, running, ledger) else WaitReason.TENANT
+
+
+def keeps_promises(seq: Sequence, running: Collection[Sequence], ledger: KVLedger) -> bool:
+    """Whether what is promised to a sequence and to the others of its tenant that run is within the part."""
     others = _others(seq, running)
     need = promised_blocks(seq, ledger) + _held(others, ledger) + outstanding_blocks(others, ledger)
-    is_within = not others or need <= _most(seq, ledger)
-    return None if is_within else WaitReason.TENANT
+    return not others or need <= _most(seq, ledger)
 
 
 def is_within_share(seq: Sequence, count: int, running: Collection[Sequence], ledger: KVLedger) -> bool:
