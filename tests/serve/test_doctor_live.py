@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from headrace.base.errors import DownloadError
-from headrace.tools.doctor.diagnosis import as_json, diagnose
-from headrace.tools.doctor.finding import Patient
-from headrace.tools.doctor.trace import watch
+from headrace.engine.doctor.diagnosis import as_json, diagnose
+from headrace.engine.doctor.finding import Patient
+from headrace.tools.doctor.scrape import watch
 from tests.serve.conftest import serving
 from tests.unit.test_doctor import COUNTERS, GAUGES
 

@@ -8,10 +8,11 @@ import pytest
 
 from headrace.base.errors import ConfigError, DownloadError
 from headrace.cli.main import main
-from headrace.tools.doctor.diagnosis import CHECKS, as_json, as_text, diagnose, is_fine
-from headrace.tools.doctor.finding import Patient
-from headrace.tools.doctor.machine import Machine, machine_of
-from headrace.tools.doctor.trace import Scrape, Trace, parse, read_trace, watch, write_trace
+from headrace.engine.doctor.diagnosis import CHECKS, as_json, as_text, diagnose, is_fine
+from headrace.engine.doctor.finding import Patient
+from headrace.engine.doctor.machine import Machine, machine_of
+from headrace.engine.doctor.trace import Scrape, Trace
+from headrace.tools.doctor.scrape import parse, read_trace, watch, write_trace
 
 MACHINE = Machine(
     threads=8,

@@ -21,10 +21,10 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Find the bottleneck of a running server."""
-    from headrace.tools.doctor.diagnosis import as_json, diagnose, is_fine
-    from headrace.tools.doctor.finding import Patient
-    from headrace.tools.doctor.machine import machine_of
-    from headrace.tools.doctor.trace import read_trace, watch, write_trace
+    from headrace.engine.doctor.diagnosis import as_json, diagnose, is_fine
+    from headrace.engine.doctor.finding import Patient
+    from headrace.engine.doctor.machine import machine_of
+    from headrace.tools.doctor.scrape import read_trace, watch, write_trace
 
     seen = watch(url, api_key, seconds) if trace is None else read_trace(trace)
     if record is not None:
@@ -36,7 +36,7 @@ def command(
 
         print(dumps(as_json(findings)))
     else:
-        from headrace.tools.doctor.diagnosis import as_text
+        from headrace.engine.doctor.diagnosis import as_text
 
         print(as_text(findings))
     if not is_fine(findings):

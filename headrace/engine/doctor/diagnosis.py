@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.base.registry import Registry
-from headrace.tools.doctor.finding import Check, Finding, Patient
+from headrace.engine.doctor.finding import Check, Finding, Patient
 
-CHECKS: Registry[Check] = Registry("doctor check", "headrace.tools.doctor.checks", "CHECK")
+CHECKS: Registry[Check] = Registry("doctor check", "headrace.engine.doctor.checks", "CHECK")
 HEALTHY = "healthy"
 _ORDER = ("bottleneck", "warning", "info")
 

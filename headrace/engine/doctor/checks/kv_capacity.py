@@ -1,7 +1,7 @@
 """The KV pool is full: requests wait for blocks, or give way and are computed again."""
 
-from headrace.tools.doctor.finding import Finding, on_trace
-from headrace.tools.doctor.trace import Trace
+from headrace.engine.doctor.finding import Finding, on_trace
+from headrace.engine.doctor.trace import Trace
 
 
 def _look(trace: Trace) -> Finding | None:

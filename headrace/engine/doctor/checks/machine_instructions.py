@@ -1,8 +1,8 @@
 """The processor lacks instruction sets that the kernels use."""
 
-from headrace.tools.doctor.finding import Finding, on_machine
-from headrace.tools.doctor.machine import Machine
-from headrace.tools.doctor.trace import Trace
+from headrace.engine.doctor.finding import Finding, on_machine
+from headrace.engine.doctor.machine import Machine
+from headrace.engine.doctor.trace import Trace
 
 _ARM = {"asimd", "neon"}
 

@@ -1,6 +1,6 @@
 """The engine hardly works: whatever is slow lies outside."""
 
-from headrace.tools.doctor.finding import IDLE_BELOW, Check, Finding, Patient
+from headrace.engine.doctor.finding import IDLE_BELOW, Check, Finding, Patient
 
 
 def _look(patient: Patient) -> Finding | None:

@@ -1,7 +1,7 @@
 """Tokenization, grammars or the HTTP process take the time."""
 
-from headrace.tools.doctor.finding import Finding, on_trace
-from headrace.tools.doctor.trace import Trace
+from headrace.engine.doctor.finding import Finding, on_trace
+from headrace.engine.doctor.trace import Trace
 
 _FRONT_ABOVE = 0.8
 _GRAMMAR_ABOVE = 0.25

@@ -1,7 +1,7 @@
 """Outputs leave later than they are made: the network or the clients are slow."""
 
-from headrace.tools.doctor.finding import Finding, on_trace
-from headrace.tools.doctor.trace import Trace
+from headrace.engine.doctor.finding import Finding, on_trace
+from headrace.engine.doctor.trace import Trace
 
 _TIMES = 2.5
 _FRONT_BELOW = 0.8

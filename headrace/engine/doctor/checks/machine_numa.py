@@ -1,8 +1,8 @@
 """Memory lies on several nodes."""
 
-from headrace.tools.doctor.finding import Finding, on_machine
-from headrace.tools.doctor.machine import Machine
-from headrace.tools.doctor.trace import Trace
+from headrace.engine.doctor.finding import Finding, on_machine
+from headrace.engine.doctor.machine import Machine
+from headrace.engine.doctor.trace import Trace
 
 
 def _look(machine: Machine, trace: Trace | None) -> Finding | None:

@@ -1,7 +1,7 @@
 """Prompts of others stretch the steps of those who decode."""
 
-from headrace.tools.doctor.finding import Finding, on_trace
-from headrace.tools.doctor.trace import Trace
+from headrace.engine.doctor.finding import Finding, on_trace
+from headrace.engine.doctor.trace import Trace
 
 _SHARE_ABOVE = 0.35
 _TIMES = 3.0

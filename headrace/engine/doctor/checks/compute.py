@@ -1,8 +1,8 @@
 """Steps wait for arithmetic."""
 
-from headrace.tools.doctor.checks._roofs import memory_share, roof_share, rows_per_step
-from headrace.tools.doctor.finding import SATURATED_ABOVE, Finding, on_trace
-from headrace.tools.doctor.trace import Trace
+from headrace.engine.doctor.checks._roofs import memory_share, roof_share, rows_per_step
+from headrace.engine.doctor.finding import SATURATED_ABOVE, Finding, on_trace
+from headrace.engine.doctor.trace import Trace
 
 
 def _look(trace: Trace) -> Finding | None:

@@ -1,6 +1,6 @@
 """Which roof bounds the steps of a trace."""
 
-from headrace.tools.doctor.trace import Trace
+from headrace.engine.doctor.trace import Trace
 
 
 def memory_share(trace: Trace) -> float | None:

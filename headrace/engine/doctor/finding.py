@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from headrace.tools.doctor.machine import Machine
-from headrace.tools.doctor.trace import Trace
+from headrace.engine.doctor.machine import Machine
+from headrace.engine.doctor.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

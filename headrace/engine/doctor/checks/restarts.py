@@ -1,6 +1,6 @@
 """The engine process was started again, or does not live."""
 
-from headrace.tools.doctor.finding import Check, Finding, Patient
+from headrace.engine.doctor.finding import Check, Finding, Patient
 
 
 def _look(patient: Patient) -> Finding | None:

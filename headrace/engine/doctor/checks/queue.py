@@ -1,8 +1,8 @@
 """Requests wait for a slot although the machine could run more of them."""
 
-from headrace.tools.doctor.checks._roofs import memory_share
-from headrace.tools.doctor.finding import Finding, on_trace
-from headrace.tools.doctor.trace import Trace
+from headrace.engine.doctor.checks._roofs import memory_share
+from headrace.engine.doctor.finding import Finding, on_trace
+from headrace.engine.doctor.trace import Trace
 
 _LEAST_MEMORY_SHARE = 0.5
 """Below, arithmetic bounds the steps: more slots would only make each of them longer."""

@@ -1,7 +1,7 @@
 """Answers ended because logits were no numbers."""
 
-from headrace.tools.doctor.finding import Finding, on_trace
-from headrace.tools.doctor.trace import Trace
+from headrace.engine.doctor.finding import Finding, on_trace
+from headrace.engine.doctor.trace import Trace
 
 
 def _look(trace: Trace) -> Finding | None:

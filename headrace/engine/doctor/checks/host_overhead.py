@@ -1,7 +1,7 @@
 """The engine's own bookkeeping takes long beside its steps."""
 
-from headrace.tools.doctor.finding import Finding, on_trace
-from headrace.tools.doctor.trace import Trace
+from headrace.engine.doctor.finding import Finding, on_trace
+from headrace.engine.doctor.trace import Trace
 
 _ABOVE = 0.3
 
