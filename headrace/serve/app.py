@@ -25,6 +25,7 @@ from headrace.serve.front.record import Recorder, Report
 from headrace.serve.front.traces import open_traces
 from headrace.serve.limits import discard_body
 from headrace.serve.metrics import ServerMetrics
+from headrace.serve.pages.doctor import Doctor
 from headrace.serve.pages.feed import Feed
 from headrace.serve.state import Served, served
 
@@ -52,7 +53,8 @@ def build_app(llm: AsyncLLM, config: EngineConfig) -> tuple[ASGIApp, Served]:
     )
     app.state.served = state
     keys = load_keys(config.access)
-    app.state.feed = Feed(state, with_ids=len(keys) < 2)
+    app.state.doctor = Doctor(state)
+    app.state.feed = Feed(state, app.state.doctor, with_ids=len(keys) < 2)
     if config.batch.dir is not None:
         store = Store(Path(config.batch.dir), config.batch)
         counted = Recorder(app, [state.metrics.count_tokens], with_body=False)

@@ -24,7 +24,7 @@ from headrace.base.clock import now_s
 from headrace.base.metrics import e2el_s, itls_s, tpot_s, ttft_s
 from headrace.base.tasks import MAX_DEPTH
 from headrace.engine.cost.meter import PHASES
-from headrace.engine.outputs import EngineStats, RequestOutput
+from headrace.engine.outputs import EngineHealth, EngineStats, RequestOutput
 from headrace.serve.front.record import Answered, Record, current_answered
 from headrace.serve.pages.recent import Recent
 
@@ -196,6 +196,11 @@ class ServerMetrics:
         self.ttft = self._histogram("headrace_time_to_first_token_seconds", "Arrival to first token.")
         self.itl = self._histogram("headrace_inter_token_latency_seconds", "Between two outputs of a choice.")
         self.e2e = self._histogram("headrace_e2e_request_latency_seconds", "Arrival to the end.")
+
+    def note_health(self, health: EngineHealth, num_restarts: int) -> None:
+        """Take how the engine is."""
+        self.alive.set(health.alive and health.making_progress)
+        self.restarts.set(num_restarts)
 
     def render(self, stats: EngineStats | None) -> bytes:
         """The text of `/metrics`."""

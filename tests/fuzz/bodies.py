@@ -209,6 +209,7 @@ PAGES = (
     "/health",
     "/ready",
     "/version",
+    "/doctor",
     "/metrics",
     "/openapi.json",
     "/v1/models",

@@ -1,5 +1,6 @@
 """The dashboard: what is sent to it, who may see it, and how it looks in a real browser."""
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -13,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from headrace.base.clock import now_s
 from headrace.base.config import AccessConfig
 from headrace.base.errors import EngineDeadError
 from headrace.base.messages import Picture, RunningRow
@@ -52,6 +54,40 @@ class Shown(FakeLLM):
             age_s=0.5,
         )
         return Picture(ask_id=0, step=7, num_slots=2, rows=(row,), blocks=bytes([0, 0, 0, 2]))
+
+
+class Bound(Shown):
+    """An engine whose steps read memory all the time, in half of its rows with drafts."""
+
+    num_asked = 0
+
+    async def stats(self) -> EngineStats:
+        self.num_asked += 1
+        busy = now_s()
+        rates = {
+            "loop_seconds": 0.99,
+            "decode_steps": 10.0,
+            "decode_step_tokens": 10.0,
+            "decode_step_seconds": 0.98,
+            "decode_memory_roof_seconds": 0.7,
+            "decode_step_bytes": 7e9,
+            "decode_step_operations": 14e9,
+            "draft_rows": 5.0,
+            "drafts_checked": 10.0,
+            "drafts_accepted": 8.0,
+            "draft_step_seconds": 0.5,
+            "draft_plain_seconds": 0.7,
+        }
+        gauges = {"running": 1.0, "slots": 2.0, "limit_read_bytes": 1e10, "limit_operations": 4e11}
+        return EngineStats(counters={k: v * busy for k, v in rates.items()}, gauges=gauges)
+
+
+class Stuck(FakeLLM):
+    """An engine in a step that does not end."""
+
+    async def stats(self) -> EngineStats:
+        await asyncio.sleep(60)
+        raise AssertionError("nobody waits so long")
 
 
 @contextmanager
@@ -115,6 +151,49 @@ def test_an_engine_that_does_not_answer_is_shown_as_it_is() -> None:
     assert told["is_healthy"] is True
 
 
+def test_the_doctor_says_what_holds_the_server_up_and_so_does_the_page() -> None:
+    with LiveServer(Bound(hello)) as server:
+        report = httpx.get(f"{server.url}/doctor", timeout=30).json()
+        with watching(server.url) as news:
+            told = next(news)
+    assert report["bottleneck"] == "memory bandwidth"
+    assert report["evidence"]["step_share"] == pytest.approx(0.98, rel=0.05)
+    assert "--speculate" in report["findings"][0]["remedy"]
+    # the page is told at once: the doctor has just looked
+    assert told["doctor"]["bottleneck"] == "memory bandwidth"
+    assert told["roofline"]["phases"]["decode"]["share"] == pytest.approx(7 / 9.8, rel=0.05)
+    assert told["speculation"] == pytest.approx({"acceptance": 0.8, "tokens_per_row": 2.6, "speedup": 1.4})
+
+
+def test_readers_of_the_doctor_share_one_look() -> None:
+    engine, found = Bound(hello), list[str]()
+
+    def look(url: str) -> None:
+        found.append(httpx.get(f"{url}/doctor", timeout=30).json()["bottleneck"])
+
+    with LiveServer(engine) as server:
+        threads = [threading.Thread(target=look, args=(server.url,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == ["memory bandwidth"] * 8
+    assert 8 <= engine.num_asked <= 8 + 6, "five looks make two seconds; each reader of eight asks once more"
+
+
+@pytest.mark.parametrize("engine", [Silent, Stuck])
+def test_an_engine_that_tells_nothing_is_an_error_and_not_idle(engine: type[FakeLLM]) -> None:
+    with LiveServer(engine(hello)) as server:
+        answer = httpx.get(f"{server.url}/doctor", timeout=30)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "engine_unavailable"
+
+
+def test_the_doctor_asks_for_the_key() -> None:
+    with LiveServer(Shown(hello), access=KEYED) as server:
+        assert httpx.get(f"{server.url}/doctor").status_code == 401
+
+
 @pytest.mark.parametrize("path", ["/dashboard", "/dashboard/events"])
 def test_a_browser_is_asked_for_the_key_and_sends_it_as_a_password(path: str) -> None:
     with LiveServer(Shown(hello), access=KEYED) as server:
@@ -158,6 +237,39 @@ def test_watchers_are_bounded_and_leave() -> None:
             pytest.fail("a place did not become free")
         for stream in streams[1:]:
             stream.__exit__(None, None, None)
+
+
+@needs_browser
+def test_verdict_roofline_and_speculation_in_a_browser(tmp_path: Path) -> None:
+    with (
+        LiveServer(Bound(hello)) as server,
+        browser.opened(f"{server.url}/dashboard", tmp_path) as page,
+    ):
+        page.size(1280, 900)
+        page.until("document.getElementById('verdict').textContent === 'memory bandwidth'")
+        assert "read the weights less often" in page.ask("document.getElementById('remedy').textContent")
+        evidence = page.ask("document.getElementById('evidence').textContent")
+        assert re.search(r"step share9[5-9] %|step share100 %", evidence), evidence
+        alone = page.ask("document.getElementById('roof').getAttribute('aria-label')")
+        assert re.search(r"decode: 7(\.\d)? GB/s and 14 Gop/s, 7\d % of the nearer roof", alone), alone
+        assert "Roofs: 10 GB/s, 400 Gop/s" in alone
+        tiles = page.ask("document.getElementById('tiles').textContent")
+        assert "Drafts accepted80 %" in tiles
+        assert "Tokens per row2.6" in tiles
+        assert "Speculation1.4 " in tiles
+        # the point is drawn: decode's colour is there, prefill's, which has no steps, is not
+        page.ask("setTheme('light')")
+        count = (
+            "(rgb => { const c = document.getElementById('roof'), d = c.getContext('2d')"
+            ".getImageData(0, 0, c.width, c.height).data; let n = 0;"
+            "for (let i = 0; i < d.length; i += 4) n += (d[i] << 16 | d[i + 1] << 8 | d[i + 2]) === rgb;"
+            "return n })"
+        )
+        assert page.ask(f"{count}(0x1668a5)") > 60
+        assert page.ask(f"{count}(0xa94f00)") == 0
+        page.size(390, 800, mobile=True)
+        assert page.ask("document.documentElement.scrollWidth") <= 390
+        assert page.errors == []
 
 
 @needs_browser

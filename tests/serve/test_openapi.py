@@ -102,7 +102,9 @@ def test_answers_are_as_described(live_server: Live, path: str) -> None:
             assert stream.headers["content-type"].startswith("text/event-stream")
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready", "/version", "/v1/models", "/v1/models/fake"])
+@pytest.mark.parametrize(
+    "path", ["/health", "/ready", "/version", "/doctor", "/v1/models", "/v1/models/fake"]
+)
 def test_pages_are_as_described(fake: LiveServer, path: str) -> None:
     whole = description()
     operation = whole["paths"][path.replace("models/fake", "models/{name}")]["get"]

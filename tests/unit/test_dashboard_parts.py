@@ -1,13 +1,20 @@
-"""What the dashboard is made of: pictures of the scheduler, percentiles of a minute, runs of blocks."""
+"""What the dashboard is made of: pictures of the scheduler, percentiles, blocks, verdict, roofline."""
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from headrace.base.messages import BlockState
-from headrace.engine.outputs import RequestOutput, Usage
+from headrace.engine.doctor.trace import Scrape, Trace
+from headrace.engine.outputs import EngineHealth, EngineStats, RequestOutput, Usage
 from headrace.host.kv.pool import BlockPool
 from headrace.host.sched.limits import ScheduleLimits
+from headrace.serve.metrics import ServerMetrics
+from headrace.serve.pages.doctor import EVERY_S, LEAST_S, MOST_APART_S, WINDOW_S, Doctor
 from headrace.serve.pages.feed import runs
+from headrace.serve.pages.figures import roofline, speculation
 from headrace.serve.pages.recent import KEPT, NUM_SLOWEST, Recent, percentiles
 from tests.kit.host import World, make_request
 
@@ -93,3 +100,118 @@ def test_percentiles_of_nothing_are_nothing_and_of_one_are_itself():
 def test_runs_of_blocks_say_every_block():
     assert runs(bytes([0, 0, 2, 3, 3, 3, 0])) == [(0, 2), (2, 1), (3, 3), (0, 1)]
     assert runs(b"") == []
+
+
+def doctor_of(*, alive: bool = True) -> Doctor:
+    health = EngineHealth(alive=alive, making_progress=True, ready=True)
+    llm = SimpleNamespace(health=lambda: health, num_restarts=0)
+    state: Any = SimpleNamespace(llm=llm, metrics=ServerMetrics())
+    return Doctor(state)
+
+
+def bound_by_memory(at_s: float) -> EngineStats:
+    """An engine of which 0.95 of each second are steps, all at the roof of memory."""
+    counters = {
+        "loop_seconds": 0.96 * at_s,
+        "decode_steps": 10 * at_s,
+        "decode_step_tokens": 20 * at_s,
+        "decode_step_seconds": 0.95 * at_s,
+        "decode_memory_roof_seconds": 0.76 * at_s,
+    }
+    return EngineStats(counters=counters, gauges={"running": 2.0, "waiting": 0.0, "slots": 8.0})
+
+
+def test_the_verdict_is_that_of_the_last_seconds():
+    doctor = doctor_of()
+    assert doctor.verdict() is None
+    doctor.see(bound_by_memory(0.0), 100.0)
+    doctor.see(bound_by_memory(1.0), 101.0)
+    assert doctor.verdict() is None, "one second is too short"
+    doctor.see(bound_by_memory(2.0), 102.0)
+    told = doctor.verdict()
+    assert told is not None
+    assert told["bottleneck"] == "memory bandwidth"
+    assert told["evidence"]["step_share"] == pytest.approx(0.95)
+    assert told["evidence"]["of_limit"] == pytest.approx(0.8)
+    assert told["evidence"]["rows_per_step"] == pytest.approx(2.0)
+    assert told["findings"][0]["remedy"].startswith("read the weights less often")
+    for second in range(3, 3 + int(WINDOW_S)):  # nothing more is done
+        doctor.see(bound_by_memory(2.0), 100.0 + second)
+    told = doctor.verdict()
+    assert told is not None
+    assert told["bottleneck"] == "idle"
+
+
+def test_what_is_kept_for_the_verdict_is_bounded_and_without_holes():
+    doctor = doctor_of()
+    for tick in range(1000):
+        doctor.see(bound_by_memory(tick / 100), 100.0 + tick / 100)
+    trace = doctor.trace
+    assert trace is not None
+    assert WINDOW_S - 1 < trace.seconds <= WINDOW_S
+    assert len(trace.scrapes) <= WINDOW_S / (EVERY_S * 0.9) + 1
+    doctor.see(bound_by_memory(20.0), trace.scrapes[-1].seconds + MOST_APART_S + 0.1)
+    assert doctor.trace is None, "what was long ago is not joined to now"
+
+
+def test_an_engine_that_died_is_found():
+    doctor = doctor_of(alive=False)
+    doctor.see(bound_by_memory(0.0), 100.0)
+    doctor.see(bound_by_memory(0.0), 100.0 + LEAST_S)
+    told = doctor.verdict()
+    assert told is not None
+    assert "engine restarts" in {found["name"] for found in told["findings"]}
+
+
+def roof_scrape(at_s: float, **values: float) -> Scrape:
+    limits = {
+        "headrace_limit_read_bytes_per_second": 10e9,
+        "headrace_limit_operations_per_second": 400e9,
+    }
+    told = {
+        f'headrace_{name}_total{{phase="{phase}"}}': values.get(f"{phase}_{name}", 0.0)
+        for phase in ("decode", "prefill")
+        for name in ("phase_step_seconds", "step_bytes_read", "step_operations")
+    }
+    return Scrape(at_s, limits | told)
+
+
+def test_points_below_the_roof_are_those_of_each_phase_alone():
+    before = roof_scrape(5.0, decode_phase_step_seconds=7.0, decode_step_bytes_read=1e9)
+    after = roof_scrape(
+        15.0,
+        decode_phase_step_seconds=11.0,
+        decode_step_bytes_read=33e9,
+        decode_step_operations=80e9,
+        prefill_phase_step_seconds=2.0,
+        prefill_step_bytes_read=2e9,
+        prefill_step_operations=600e9,
+    )
+    assert roofline(Trace((before, after))) == {
+        "limit_bytes_s": 10e9,
+        "limit_operations_s": 400e9,
+        "phases": {
+            "decode": {"bytes_s": 8e9, "operations_s": 20e9, "share": 0.8},
+            "prefill": {"bytes_s": 1e9, "operations_s": 300e9, "share": 0.75},
+        },
+    }
+    quiet = roofline(Trace((after, Scrape(16.0, after.values))))
+    assert quiet is not None
+    assert quiet["phases"] == {}
+    assert roofline(Trace((Scrape(0.0, {}), Scrape(1.0, {})))) is None
+
+
+def test_speculation_is_told_where_there_are_drafts():
+    assert speculation({"steps": 3.0}) is None
+    nothing = dict.fromkeys(
+        ("drafts_checked", "drafts_accepted", "draft_rows", "draft_step_seconds", "draft_plain_seconds"), 0.0
+    )
+    assert speculation(nothing) == {"acceptance": None, "tokens_per_row": None, "speedup": None}
+    counters = {
+        "drafts_checked": 40.0,
+        "drafts_accepted": 30.0,
+        "draft_rows": 20.0,
+        "draft_step_seconds": 2.0,
+        "draft_plain_seconds": 3.0,
+    }
+    assert speculation(counters) == {"acceptance": 0.75, "tokens_per_row": 2.5, "speedup": 1.5}

@@ -63,6 +63,25 @@ class CancelledRequest(Described):
     cancelled: Literal[True]
 
 
+class Found(Described):
+    """One finding of the doctor."""
+
+    name: str
+    severity: Literal["bottleneck", "warning", "info"]
+    evidence: dict[str, float | str]
+    remedy: str
+    expected_gain: str
+
+
+class Diagnosis(Described):
+    """Answer of `/doctor`; `bottleneck` is `healthy` when nothing bounds the speed."""
+
+    bottleneck: str
+    evidence: dict[str, float | str]
+    next: str | None
+    findings: list[Found]
+
+
 class OpenApi(Described):
     """This description."""
 

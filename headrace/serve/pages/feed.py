@@ -13,6 +13,8 @@ from headrace.base.clock import now_s, unix_s
 from headrace.base.errors import HeadraceError, OverloadError
 from headrace.base.messages import Picture
 from headrace.engine.outputs import EngineStats
+from headrace.serve.pages.doctor import Doctor
+from headrace.serve.pages.figures import roofline, speculation
 from headrace.serve.state import Served
 
 PERIOD_S = 1.0
@@ -26,11 +28,13 @@ class Feed:
 
     Args:
         state: the server.
+        doctor: says what holds it up.
         with_ids: show ids of requests; off where several keys are in use, as a key may not see another's.
     """
 
-    def __init__(self, state: Served, *, with_ids: bool) -> None:
+    def __init__(self, state: Served, doctor: Doctor, *, with_ids: bool) -> None:
         self._state = state
+        self._doctor = doctor
         self._with_ids = with_ids
         self._lock = asyncio.Lock()
         self._latest: dict[str, Any] = {}
@@ -84,6 +88,19 @@ class Feed:
             "restarts": state.llm.num_restarts,
             "recent": state.metrics.recent.tell(now_s(), with_ids=self._with_ids),
             **_engine(stats, picture, with_ids=self._with_ids),
+            **self._judged(stats),
+        }
+
+    def _judged(self, stats: EngineStats | None) -> dict[str, Any]:
+        """What the last seconds mean; nothing of an engine that did not answer."""
+        if stats is None:
+            return {"doctor": None, "roofline": None, "speculation": None}
+        self._doctor.see(stats)
+        trace = self._doctor.trace
+        return {
+            "doctor": self._doctor.verdict(),
+            "roofline": None if trace is None else roofline(trace),
+            "speculation": speculation(stats.counters),
         }
 
 

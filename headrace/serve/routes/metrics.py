@@ -22,9 +22,7 @@ async def metrics(request: Request) -> Response:
             stats = await state.llm.stats()
     except (TimeoutError, HeadraceError):
         stats = None
-    health = state.llm.health()
-    state.metrics.alive.set(health.alive and health.making_progress)
-    state.metrics.restarts.set(state.llm.num_restarts)
+    state.metrics.note_health(state.llm.health(), state.llm.num_restarts)
     return Response(state.metrics.render(stats), media_type=CONTENT_TYPE_LATEST)
 
 
