@@ -15,6 +15,8 @@ PAGES = {
     "/ready",
     "/metrics",
     "/version",
+    "/dashboard",
+    "/dashboard/events",
     "/v1/models/{name:path}",
     "/v1/requests/{name:path}/cancel",
 }

@@ -203,9 +203,8 @@ def test_points_below_the_roof_are_those_of_each_phase_alone():
 
 def test_speculation_is_told_where_there_are_drafts():
     assert speculation({"steps": 3.0}) is None
-    nothing = dict.fromkeys(
-        ("drafts_checked", "drafts_accepted", "draft_rows", "draft_step_seconds", "draft_plain_seconds"), 0.0
-    )
+    names = ["drafts_checked", "drafts_accepted", "draft_rows", "draft_step_seconds", "draft_plain_seconds"]
+    nothing = dict.fromkeys(names, 0.0)
     assert speculation(nothing) == {"acceptance": None, "tokens_per_row": None, "speedup": None}
     counters = {
         "drafts_checked": 40.0,
