@@ -246,3 +246,19 @@ def test_a_machine_without_threads_refuses_a_request_and_the_engine_goes_on(
     assert engine.stats().gauges["waiting"] == 0
     engine.add("a", QUICK)
     assert engine.ends()["a"].finish is FinishReason.STOP
+
+
+def test_matchers_count_as_waiting_until_their_requests_begin_or_end() -> None:
+    core = rig().core(slots=1)
+    sizes = []
+    for name in "abc":
+        core.add((ask(name, QUICK),))
+        sizes.append(core.structured.ahead_bytes)
+    assert 0 < sizes[0] < sizes[1] < sizes[2]
+    core.step()
+    assert core.structured.ahead_bytes == sizes[2] - sizes[0]
+    core.finish([RequestId("c")], FinishReason.ABORT)
+    assert core.structured.ahead_bytes == sizes[1] - sizes[0]
+    while core.has_work:
+        core.step()
+    assert core.structured.ahead_bytes == 0

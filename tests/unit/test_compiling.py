@@ -2,6 +2,7 @@
 
 from queue import SimpleQueue
 from threading import Event, Thread
+from time import sleep
 from typing import Any, cast
 
 import pytest
@@ -14,31 +15,44 @@ from headrace.base.request import Request, SamplingParams
 from headrace.base.tasks import BeamSearch
 from headrace.base.terms import ANYBODY, Tenant, Terms
 from headrace.engine.grammars import compiling
+from headrace.engine.grammars import turns as turns_module
 from headrace.engine.grammars.compiling import Compiled, CompileQueue
 from headrace.engine.grammars.turns import Turns
 from headrace.engine.intake import Ask, Intake
 from tests.kit.scripted import text_of
 
 
+class Made(str):
+    """A matcher, by the name of its request."""
+
+    __slots__ = ()
+    num_bytes = 1000
+
+
 class Fake:
-    """Compiles what it is told: `slow` waits, `panic` fails like the library, the rest is done at once."""
+    """Compiles what it is told: `slow` waits, `panic` fails like the library, `nap` takes a moment."""
 
     def __init__(self) -> None:
         self.go = Event()
         self.seen: list[str] = []
+        self.restocked: list[str] = []
+        self.ahead_bytes = 0
 
     def prepare(self) -> None: ...
 
-    def restock(self, requests: Any) -> None: ...
+    def restock(self, requests: Any) -> None:
+        self.restocked.append(requests[0].request_id)
 
-    def compile(self, requests: Any) -> tuple[str, ...]:
+    def compile(self, requests: Any) -> tuple[Made, ...]:
         source = requests[0].sampling.structured.source
         self.seen.append(source)
         if source == "slow":
             self.go.wait(20)
         if source == "panic":
             raise BaseException("the library gave up")
-        return tuple(r.request_id for r in requests)
+        if source == "nap":
+            sleep(0.1)
+        return tuple(Made(r.request_id) for r in requests)
 
 
 A, B, HEAVY = Tenant(name="a"), Tenant(name="b"), Tenant(name="heavy", weight=2.0)
@@ -165,6 +179,128 @@ def test_a_machine_without_threads_refuses_a_grammar_and_takes_the_next(fake, mo
     assert queue.claim(ends.get(timeout=10))[1] == ("a0",)
 
 
+def wait_for(fact: Any) -> None:
+    for _ in range(1000):
+        if fact():
+            return
+        sleep(0.01)
+    raise AssertionError("it never came")
+
+
+def test_each_choice_has_the_limit_on_time(fake):
+    queue, ends = start(fake, 0.3)
+    queue.start(group("a", "nap", 5))
+    assert queue.claim(ends.get(timeout=10))[1] == ("a0", "a1", "a2", "a3", "a4")
+
+
+def test_the_choices_of_one_request_let_others_in_between(fake):
+    queue, ends = start(fake, 10)
+    queue.start(group("a", "slow", 3, tenant=A))
+    wait_for(lambda: fake.seen)
+    queue.start(group("b", "x", tenant=B))
+    fake.go.set()
+    told = [str(ends.get(timeout=10).group.requests[0].request_id) for _ in range(2)]
+    assert told == ["b0", "a0"]
+    assert fake.seen == ["slow", "x", "slow", "slow"]
+
+
+def test_choices_that_nobody_wants_any_more_are_not_compiled(fake):
+    queue, ends = start(fake, 10)
+    queue.start(group("a", "slow", 3))
+    wait_for(lambda: fake.seen)
+    queue.drop([RequestId(f"a{i}") for i in range(3)])
+    fake.go.set()
+    assert queue.claim(ends.get(timeout=10)) == ((), ())
+    assert fake.seen == ["slow"]
+    assert queue.held_bytes == 0
+
+
+def test_who_leaves_takes_its_group_along_at_once(fake):
+    queue, ends = start(fake, 10)
+    queue.start(group("a", "slow"))
+    wait_for(lambda: fake.seen)
+    queue.start(group("b", "x", 2))
+    queue.start(group("c", "x"))
+    queue.drop([RequestId("b0")])
+    assert queue.num_waiting == 2
+    queue.drop([RequestId("b1")])
+    assert queue.num_waiting == 1
+    fake.go.set()
+    assert [queue.claim(ends.get(timeout=10))[1] for _ in range(2)] == [("a0",), ("c0",)]
+
+
+def test_a_group_that_leaves_between_its_choices_frees_its_matchers(fake):
+    queue, ends = start(fake, 10)
+    queue.start(group("b", "nap", 3, tenant=A))
+    wait_for(lambda: fake.seen)
+    queue.start(group("c", "slow", tenant=B))
+    wait_for(lambda: "slow" in fake.seen)
+    assert queue.held_bytes == 1000
+    queue.drop([RequestId(f"b{i}") for i in range(3)])
+    assert queue.held_bytes == queue.num_waiting == 0
+    fake.go.set()
+    assert queue.claim(ends.get(timeout=10))[1] == ("c0",)
+
+
+def test_a_matcher_is_made_in_advance_of_quick_grammars_only(fake, monkeypatch):
+    charged: list[str] = []
+    plain = Turns.charge
+
+    def charge(self: Turns, group: AddGroup, seconds: float) -> None:
+        charged.append(str(group.requests[0].request_id))
+        plain(self, group, seconds)
+
+    monkeypatch.setattr(Turns, "charge", charge)
+    queue, ends = start(fake, 10)
+    queue.start(group("a", "x"))
+    ends.get(timeout=10)
+    wait_for(lambda: len(charged) == 2)
+    assert charged == ["a0", "a0"]
+    assert fake.restocked == ["a0"]
+    monkeypatch.setattr(compiling, "QUICK_S", 0.05)
+    queue.start(group("b", "nap"))
+    ends.get(timeout=10)
+    queue.start(group("c", "x"))
+    ends.get(timeout=10)
+    wait_for(lambda: len(fake.restocked) == 2)
+    assert fake.restocked == ["a0", "c0"]
+
+
+def test_a_matcher_in_advance_that_takes_too_long_holds_up_nobody(fake, monkeypatch):
+    monkeypatch.setattr(compiling, "RESTOCK_S", 0.02)
+    monkeypatch.setattr(fake, "restock", lambda requests: fake.go.wait(20))
+    queue, ends = start(fake, 10)
+    for i in range(2):
+        queue.start(group(f"a{i}", "x", tenant=A))
+        assert ends.get(timeout=5).error is None
+        wait_for(lambda i=i: len(queue.stuck) == i + 1)
+    queue.start(group("b", "x", tenant=A))
+    assert isinstance(ends.get(timeout=5).error, OverloadError)
+    queue.start(group("c", "x", tenant=B))
+    assert ends.get(timeout=5).error is None
+
+
+def test_compiled_grammars_that_wait_are_bounded(fake, monkeypatch):
+    monkeypatch.setattr(compiling, "MAX_AHEAD_BYTES", 2500)
+    queue, ends = start(fake, 10)
+    queue.start(group("a", "x", 5))
+    end = ends.get(timeout=10)
+    assert isinstance(end.error, OverloadError)
+    assert "fewer choices" in end.error.message
+    assert len(fake.seen) == 3
+    assert len(queue.claim(end)[0]) == 5
+    assert queue.held_bytes == 0
+    fake.ahead_bytes = 1500
+    for later in (True, False):
+        queue.start(group("b", "x", later=later))
+        end = ends.get(timeout=10)
+        assert isinstance(end.error, OverloadError) == later
+        queue.claim(end)
+    fake.ahead_bytes = 2500
+    queue.start(group("b", "x"))
+    assert isinstance(ends.get(timeout=10).error, OverloadError)
+
+
 def order(turns: Turns, seconds: dict[str, float]) -> list[str]:
     """The tenants in their turns, each charged by its name."""
     told = []
@@ -213,6 +349,20 @@ def test_who_was_away_is_not_owed_for_it_and_nobody_sheds_a_debt_by_leaving():
     for i in range(3):
         turns.put(group(f"a{i}", "x", tenant=A))
     assert order(turns, {"a": 1.0, "b": 1.0}) == list("aaab")
+
+
+def test_tenants_that_are_gone_are_forgotten_but_the_greatest_debtors(monkeypatch):
+    monkeypatch.setattr(turns_module, "MAX_REMEMBERED", 8)
+    turns = Turns()
+    turns.put(group("a", "x", tenant=A))
+    assert order(turns, {"a": 1000.0}) == ["a"]
+    for i in range(100):
+        turns.put(group("t", "x", tenant=Tenant(name=f"t{i}")))
+        order(turns, {f"t{i}": 1.0})
+        assert turns.num_remembered <= 9
+    turns.put(group("a", "x", tenant=A))
+    turns.put(group("b", "x", tenant=B))
+    assert order(turns, {"a": 1.0, "b": 1.0}) == ["b", "a"]
 
 
 def test_a_beam_search_has_no_grammar():

@@ -45,6 +45,9 @@ class Structured:
         self._made: MatcherCache | None = None
         self._masks: MaskMaker | None = None
         self._by_request: dict[RequestId, Matcher] = {}
+        self._ahead: dict[RequestId, int] = {}
+        self.ahead_bytes = 0
+        """Of matchers whose requests were queued and have not begun, about."""
         self._by_slot: dict[SlotId, Matcher] = {}
 
     def prepare(self) -> MatcherCache:
@@ -78,7 +81,7 @@ class Structured:
         finally:
             self.counts["grammar_compile_seconds"] += now_s() - began_s
             self.counts["grammar_cache_hits"] = cache.hits
-        self.counts["grammars_compiled"] += 1
+        self.counts["grammars_compiled"] += requests[0].leader is None
         return made
 
     def restock(self, requests: Sequence[Request]) -> None:
@@ -90,6 +93,9 @@ class Structured:
     def adopt(self, requests: Sequence[Request], matchers: Sequence[Matcher]) -> None:
         """These requests were queued."""
         self._by_request.update(zip((r.request_id for r in requests), matchers, strict=True))
+        for request, matcher in zip(requests, matchers, strict=True):
+            self._ahead[request.request_id] = matcher.num_bytes
+            self.ahead_bytes += matcher.num_bytes
 
     def attach(self, plan: StepPlan, drafts: Mapping[int, Sequence[int]] = NO_DRAFTS) -> StepPlan:
         """The plan with the masks of its rows, which are made from now on.
@@ -105,6 +111,7 @@ class Structured:
         for begin in plan.begins:
             matcher = self._by_request.get(begin.request.request_id)
             if matcher is not None:
+                self._leave(begin.request.request_id)
                 self._by_slot[begin.slot] = matcher
         rows = [row for row in plan.rows if row.sample and row.slot in self._by_slot]
         if not rows:
@@ -139,8 +146,12 @@ class Structured:
             matcher.advance(delta.new_ids)
             return delta
         del self._by_request[delta.request_id]
+        self._leave(delta.request_id)
         if delta.error is not None and not delta.error_kind and matcher.error is not None:
             text = f"the grammar cannot go on: {matcher.error}"
             kind = "RequestError" if matcher.fault is None else "HeadraceError"
             return delta._replace(error=text, error_kind=kind)
         return delta
+
+    def _leave(self, request_id: RequestId) -> None:
+        self.ahead_bytes -= self._ahead.pop(request_id, 0)

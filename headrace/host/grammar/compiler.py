@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.base.clock import now_s
 from headrace.base.errors import RequestError
 from headrace.base.grammar import PARAM, Grammar, GrammarKind
 from headrace.host.grammar.library import any_to_lark, library
@@ -25,8 +26,11 @@ MAX_LEXER_STATES = 10_000
 """Of one matcher, 1 to 2 kB each."""
 MAX_SYMBOLS = 200_000
 """Of the productions: what a schema unfolds to."""
-
-
+MAX_MATCHER_BYTES = 16 << 20
+"""Of a new matcher, as the limits above allow."""
+MIN_MATCHER_BYTES = 64 << 10
+BYTES_PER_S = 200_000_000
+"""A matcher's memory by the time it took to make: 20 to 170 kB were measured for a millisecond."""
 MAX_GBNF_CHARS = 16 << 10
 
 
@@ -97,6 +101,7 @@ class Compiler:
             RequestError: the grammar is wrong, asks for something unsupported, is too complex, or allows no
                 answer; the message says what and where.
         """
+        began_s = now_s()
         if grammar.kind is GrammarKind.JSON:
             check_schema(grammar.source)
         spelled = _spelled(grammar)
@@ -108,7 +113,8 @@ class Compiler:
                 f"the {grammar.kind.value} grammar cannot be used: {error_text(inner.get_error())}",
                 param=PARAM,
             )
-        return Matcher(inner)
+        num_bytes = MIN_MATCHER_BYTES + int((now_s() - began_s) * BYTES_PER_S)
+        return Matcher(inner, min(num_bytes, MAX_MATCHER_BYTES))
 
     def _try(self, inner: Any) -> None:
         """Make the first mask: it builds most of the lexer, and what is too complex fails here.

@@ -11,15 +11,17 @@ class Matcher:
 
     Args:
         inner: the library's matcher, which nobody else uses.
+        num_bytes: its memory, about.
 
     Attributes:
         fault: how the library failed, which is not the grammar's doing; None: it did not.
     """
 
-    __slots__ = ("fault", "inner")
+    __slots__ = ("fault", "inner", "num_bytes")
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, num_bytes: int = 0) -> None:
         self.inner = inner
+        self.num_bytes = num_bytes
         self.fault: str | None = None
 
     def advance(self, tokens: Iterable[int]) -> None:
