@@ -76,6 +76,19 @@ class EngineDeadError(HeadraceError):
     code = "engine_unavailable"
 
 
+class UnreachableError(HeadraceError):
+    """No server answers at an address that a tool was given."""
+
+    http_status = 503
+    code = "server_unreachable"
+
+    def __init__(self, url: str, why: object) -> None:
+        super().__init__(
+            f"no server answers at {url} ({why}); start one with `headrace serve`, or give its address as "
+            "--url"
+        )
+
+
 class ConfigError(HeadraceError):
     """Settings that are unknown, out of range, or impossible together."""
 

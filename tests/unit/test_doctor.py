@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.base.errors import ConfigError, DownloadError
+from headrace.base.errors import ConfigError, UnreachableError
 from headrace.cli.main import main
 from headrace.engine.doctor.diagnosis import CHECKS, as_json, as_text, diagnose, is_fine
 from headrace.engine.doctor.finding import Patient
@@ -99,6 +99,10 @@ FAULTS = {
         "loop": 0.96, "decode_s": 0.88, "prefill_s": 0.03, "memory_s": 0.7, "compute_s": 0.02,
         "decode_steps": 100, "decode_tokens": 110, "prefill_steps": 2, "running": 1,
     },
+    "cores taken": {
+        "loop": 0.96, "decode_s": 0.88, "prefill_s": 0.03, "memory_s": 0.22, "compute_s": 0.02,
+        "decode_steps": 40, "decode_tokens": 44, "prefill_steps": 2, "running": 1,
+    },
     "KV capacity": {
         "loop": 0.97, "decode_s": 0.8, "prefill_s": 0.1, "memory_s": 0.6, "compute_s": 0.1,
         "decode_steps": 60, "prefill_steps": 6, "kv": 0.97, "waiting": 12, "running": 9, "preemptions": 2,
@@ -160,6 +164,13 @@ def test_the_next_one_is_told_with_its_remedy():
         assert finding["remedy"]
         assert finding["expected_gain"]
         assert finding["evidence"]
+
+
+@pytest.mark.parametrize(("memory_s", "name"), [(0.38, "cores taken"), (0.56, "memory bandwidth")])
+def test_memory_is_blamed_only_near_its_limit(memory_s, name):
+    found = verdict({**FAULTS["memory bandwidth"], "memory_s": memory_s})
+    assert found["bottleneck"] == name
+    assert (found["evidence"]["of_limit"] < 0.5) == (name == "cores taken")
 
 
 def test_a_full_house_that_computes_is_bounded_by_computing_not_by_slots():
@@ -270,7 +281,7 @@ def test_words_name_the_proof():
 
 
 def test_nobody_there_and_impossible_requests_are_said():
-    with pytest.raises(DownloadError, match="does the server run"):
+    with pytest.raises(UnreachableError, match=r"no server answers at http://127\.0\.0\.1:9 "):
         watch("http://127.0.0.1:9", None, 1.0)
     with pytest.raises(ConfigError, match="--url"):
         watch("localhost:8000", None, 1.0)

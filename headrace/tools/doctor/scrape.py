@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.base.clock import now_s
-from headrace.base.errors import ConfigError, DownloadError
+from headrace.base.errors import ConfigError, DownloadError, UnreachableError
 from headrace.engine.doctor.trace import Scrape, Trace, values_of
 
 SCRAPE_S = 0.5
@@ -22,7 +22,7 @@ def scrape(url: str, api_key: str | None) -> Scrape:
     """The metrics of this moment.
 
     Raises:
-        DownloadError: nobody answers, or with something else.
+        UnreachableError: nobody answers. DownloadError: something else answers.
     """
     request = urllib.request.Request(f"{url.rstrip('/')}/metrics")
     if api_key:
@@ -33,8 +33,10 @@ def scrape(url: str, api_key: str | None) -> Scrape:
     except urllib.error.HTTPError as error:
         hint = "; give --api-key" if error.code == 401 else ""
         raise DownloadError(f"{url}/metrics answers {error.code}{hint}") from error
-    except (OSError, ValueError) as error:
-        raise DownloadError(f"{url}/metrics cannot be read: {error}; does the server run there?") from error
+    except OSError as error:
+        raise UnreachableError(url, getattr(error, "reason", error)) from error
+    except ValueError as error:
+        raise DownloadError(f"{url}/metrics cannot be read: {error}") from error
     return Scrape(now_s(), parse(text))
 
 
@@ -43,7 +45,7 @@ def watch(url: str, api_key: str | None, seconds: float) -> Trace:
 
     Raises:
         ConfigError: the URL or the time is impossible.
-        DownloadError: see `scrape`.
+        UnreachableError, DownloadError: see `scrape`.
     """
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--url must begin with http:// or https://, got {url!r}", param="url")

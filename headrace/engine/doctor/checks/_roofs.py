@@ -2,6 +2,9 @@
 
 from headrace.engine.doctor.trace import Trace
 
+LEAST_OF_LIMIT = 0.5
+"""Steps that take more than twice what memory allows do not wait for memory alone."""
+
 
 def memory_share(trace: Trace) -> float | None:
     """Of the least time that the machine allows for the steps, the share of those that memory bounds."""

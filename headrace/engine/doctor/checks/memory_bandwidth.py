@@ -1,6 +1,6 @@
 """Steps wait for weights and keys from memory."""
 
-from headrace.engine.doctor.checks._roofs import memory_share, roof_share, rows_per_step
+from headrace.engine.doctor.checks._roofs import LEAST_OF_LIMIT, memory_share, roof_share, rows_per_step
 from headrace.engine.doctor.finding import SATURATED_ABOVE, Finding, on_trace
 from headrace.engine.doctor.trace import Trace
 
@@ -8,6 +8,8 @@ from headrace.engine.doctor.trace import Trace
 def _look(trace: Trace) -> Finding | None:
     share = memory_share(trace)
     if share is None or share < 0.5 or trace.step_s / trace.seconds < SATURATED_ABOVE:
+        return None
+    if roof_share(trace) < LEAST_OF_LIMIT:  # see cores_taken
         return None
     rows = max(1.0, rows_per_step(trace))
     return Finding(
@@ -21,7 +23,7 @@ def _look(trace: Trace) -> Finding | None:
         },
         remedy="read the weights less often for each token: more requests at a time, drafts that are checked "
         "together (--speculate), or smaller weights (a model with fewer bits)",
-        expected_gain="a second row in each step costs nearly nothing while memory is the limit"
+        expected_gain="another row in each step costs nearly nothing while memory is the limit"
         if rows < 4
         else "fewer bits per weight: in proportion to the bytes",
         weight=0.6 * share * min(1.0, trace.step_s / trace.seconds),
