@@ -154,7 +154,7 @@ def test_the_command_simulates(capsys):
     ("words", "part"),
     [
         (["a", "b"], "one model"),
-        (["simulate"], "simulate"),
+        (["simulate"], "plan simulate needs a MODEL"),
         (["simulate", "smollm2:135m"], "--rate"),
         (["smollm2:135m", "--memory", "lots"], "--memory"),
     ],

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import typer
 
 from headrace.base.env import settings_from_env
-from headrace.base.errors import EngineDeadError, HeadraceError, NotFoundError, RequestError
+from headrace.base.errors import HeadraceError, NotFoundError, RequestError, UnreachableError
 
 LOOKS = {
     "tokenize": ("bright_black", "T"),
@@ -50,7 +50,7 @@ def fetch(url: str, request_id: str, api_key: str | None) -> dict[str, Any]:
     """The timeline of a request.
 
     Raises:
-        EngineDeadError: there is no server. NotFoundError: it does not know the request. HeadraceError: it
+        UnreachableError: there is no server. NotFoundError: it does not know the request. HeadraceError: it
         gave another error.
     """
     import httpx
@@ -64,7 +64,7 @@ def fetch(url: str, request_id: str, api_key: str | None) -> dict[str, Any]:
     except httpx.InvalidURL as error:
         raise RequestError(f"{url} is no URL: {error}; give --url http://HOST:PORT") from error
     except (httpx.HTTPError, ValueError) as error:
-        raise EngineDeadError(f"no Headrace server answers at {url} ({error}); give its --url") from error
+        raise UnreachableError(url, error) from error
     if answer.status_code != OK:
         message = str(body.get("error", {}).get("message", answer.reason_phrase))
         kind = NotFoundError if answer.status_code == NOT_FOUND else HeadraceError

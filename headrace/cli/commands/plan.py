@@ -71,7 +71,9 @@ def command(  # noqa: PLR0913 - one parameter per flag
 
 def _asked(words: list[str]) -> tuple[bool, str]:
     """Whether to simulate, and the model."""
-    is_simulation = len(words) > 1 and words[0] == "simulate"
+    is_simulation = words[0] == "simulate"
+    if words == ["simulate"]:
+        raise ConfigError("plan simulate needs a MODEL, as in `headrace plan simulate smollm2:135m --rate 1`")
     rest = words[1:] if is_simulation else words
     if len(rest) != 1:
         raise ConfigError(

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field, replace
 
-from headrace.base.errors import RequestError
+from headrace.base.errors import RequestError, UnreachableError
 from headrace.base.metrics import Slo
 from headrace.tools.bench.arrivals import Arrivals, recorded
-from headrace.tools.bench.ask import Outcome, Wish
+from headrace.tools.bench.ask import Failure, Outcome, Wish
 from headrace.tools.bench.datasets.choose import DatasetChoice, choose
 from headrace.tools.bench.datasets.made import make
 from headrace.tools.bench.datasets.talk import Shape, Talk
@@ -81,11 +81,13 @@ async def warm_up(client: Client, wish: Wish, count: int, seed: int = 0) -> None
     """Some short requests, one after the other: first-use costs of a server are not measured.
 
     Raises:
-        RequestError: the server does not answer them; says what it answered.
+        UnreachableError: there is no server. RequestError: it refuses them; says what it answered.
     """
     talks = make("text", Shape(num_talks=count, input_tokens=64, output_tokens=8, seed=WARM_SEED + seed))
     load = await closed_loop(client, wish, talks, 1)
     failed = next((o for o in load.outcomes if o.failure is not None), None)
+    if failed is not None and failed.failure is Failure.CONNECTION:
+        raise UnreachableError(client.target.url, failed.detail)
     if failed is not None:
         raise RequestError(refused_text(client, failed))
 
@@ -105,13 +107,15 @@ async def first_model(client: Client) -> str:
     """The first model that the server names.
 
     Raises:
-        RequestError: it names none, or does not answer.
+        UnreachableError: there is no server. RequestError: it names none, or refuses to.
     """
     where = f"{client.target.host}:{client.target.port}"
     try:
         found = await client.get("/v1/models")
         return str(found["data"][0]["id"])
-    except (OSError, CutError, RefusedError) as error:
+    except OSError as error:
+        raise UnreachableError(client.target.url, error) from error
+    except (CutError, RefusedError) as error:
         raise RequestError(f"{where} does not say what models it has ({error}); is the server up?") from error
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise RequestError(f"{where} names no model at /v1/models; say one with --model") from error

@@ -42,6 +42,11 @@ class Target:
     """Path before `/v1`."""
     api_key: str | None = None
 
+    @property
+    def url(self) -> str:
+        """The address, without a path."""
+        return f"{'https' if self.is_tls else 'http'}://{self.host}:{self.port}"
+
     @classmethod
     def from_url(cls, url: str, api_key: str | None = None) -> Self:
         """From `http://host:port`, with or without `/v1` at the end.
