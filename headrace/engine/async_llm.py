@@ -125,13 +125,18 @@ class AsyncLLM:
         request_id: str | None = None,
         salt: str = "",
         priority: int = 0,
+        part_of: str = "",
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs as they come; closing the iterator (or cancelling its task) aborts the request.
+
+        `part_of` is the id of an answer to several requests; its timeline is then found by this, too.
 
         Raises:
             HeadraceError: the request was refused. One that fails later says so in its last output.
         """
-        ask = Ask(prompt=prompt, params=params, request_id=request_id, salt=salt, priority=priority)
+        ask = Ask(
+            prompt=prompt, params=params, request_id=request_id, salt=salt, priority=priority, part_of=part_of
+        )
         return self._outputs(ask)
 
     async def embed(
@@ -142,6 +147,7 @@ class AsyncLLM:
         request_id: str | None = None,
         salt: str = "",
         priority: int = 0,
+        part_of: str = "",
     ) -> RequestOutput:
         """The pooled hidden states of a prompt (`RequestOutput.pooled`); cancelling the task aborts.
 
@@ -155,6 +161,7 @@ class AsyncLLM:
             salt=salt,
             priority=priority,
             task=pooling,
+            part_of=part_of,
         )
         outputs = self._outputs(ask)
         try:
@@ -269,7 +276,7 @@ class AsyncLLM:
         Raises:
             EngineDeadError: the engine is not running.
         """
-        return await asyncio.to_thread(self.frontend.stats)
+        return await self.frontend.stats_soon()
 
     async def picture(self) -> Picture:
         """Who runs, and what each KV block is.
@@ -277,7 +284,7 @@ class AsyncLLM:
         Raises:
             EngineDeadError: the engine is not running.
         """
-        return await asyncio.to_thread(self.frontend.picture)
+        return await self.frontend.picture()
 
     @property
     def timelines(self) -> TimelineStore:
@@ -290,7 +297,7 @@ class AsyncLLM:
         Raises:
             EngineDeadError: it is running, and the engine does not answer.
         """
-        return await asyncio.to_thread(self.frontend.timeline, tenant, name)
+        return await self.frontend.timeline(tenant, name)
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Stop admitting, give running requests `drain_s` seconds, abort the rest, end the engine."""

@@ -3,9 +3,11 @@
 Thread-safe. Outputs are handed to a request's sink in the thread that receives events.
 """
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
 from threading import Lock
@@ -40,10 +42,94 @@ from headrace.engine.outputs import EngineHealth, EngineStats, RequestOutput
 from headrace.engine.timelines.store import TimelineStore, begun, called, extended, own_view
 from headrace.engine.watch import Watch
 
+Question = AskStats | AskPicture | AskTimelines
 Reply = Stats | Picture | Timelines
+OnReply = Callable[[Reply | None], None]
 Sink = Callable[[RequestOutput | HeadraceError], None]
 """Takes a request's outputs; an error instead of the first output means that the request was refused."""
-STATS_TIMEOUT_S = 10.0
+ANSWER_S = 10.0
+"""So long an engine may take to answer a question: to the end of its current step."""
+
+
+class Questions:
+    """What users want to know of the engine, which answers with events. Thread-safe.
+
+    Args:
+        client: the engine.
+    """
+
+    def __init__(self, client: CoreClient) -> None:
+        self._client = client
+        self._lock = Lock()
+        self._ids = count()
+        self._on_reply: dict[int, OnReply] = {}
+
+    @property
+    def num_open(self) -> int:
+        """Questions without an answer."""
+        return len(self._on_reply)
+
+    def ask(self, make: Callable[[int], Question]) -> Reply | None:
+        """The answer; blocks this thread. None: the engine died meanwhile.
+
+        Args:
+            make: the question with an id.
+
+        Raises:
+            EngineDeadError: the engine is not running, or does not answer in time.
+        """
+        replies = SimpleQueue[Reply | None]()
+        with self._asked(make, replies.put):
+            try:
+                return replies.get(timeout=ANSWER_S)
+            except Empty:
+                raise _silent() from None
+
+    async def ask_soon(self, make: Callable[[int], Question]) -> Reply | None:
+        """`ask` for event loops: however many wait for the engine, they keep no thread from others."""
+        loop = asyncio.get_running_loop()
+        answer = loop.create_future()
+
+        def settle(reply: Reply | None) -> None:
+            if not answer.done():
+                answer.set_result(reply)
+
+        def on_reply(reply: Reply | None) -> None:
+            with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(settle, reply)
+
+        with self._asked(make, on_reply):
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    return await answer
+            except TimeoutError:
+                raise _silent() from None
+
+    @contextmanager
+    def _asked(self, make: Callable[[int], Question], on_reply: OnReply) -> Generator[None]:
+        ask_id = next(self._ids)
+        with self._lock:
+            self._on_reply[ask_id] = on_reply
+        try:
+            self._client.send(make(ask_id))
+            yield
+        finally:
+            with self._lock:
+                self._on_reply.pop(ask_id, None)
+
+    def answer(self, reply: Reply) -> None:
+        """Hand an answer to whoever asked, if they still wait."""
+        with self._lock:
+            on_reply = self._on_reply.get(reply.ask_id)
+        if on_reply is not None:
+            on_reply(reply)
+
+    def give_up(self) -> None:
+        """The engine died: nobody need wait longer."""
+        with self._lock:
+            waiting = list(self._on_reply.values())
+        for on_reply in waiting:
+            on_reply(None)
 
 
 class Frontend:
@@ -70,8 +156,7 @@ class Frontend:
         self._lock = Lock()
         self._answers: dict[str, tuple[Answer, Sink]] = {}
         self._owner_by_sequence: dict[RequestId, str] = {}
-        self._asked: dict[int, SimpleQueue[Reply | None]] = {}
-        self._ask_ids = count()
+        self.questions = Questions(client)
         self._is_closing = False
         self._death = ""
         client.start(self._on_event)
@@ -138,23 +223,24 @@ class Frontend:
         Raises:
             EngineDeadError: the engine is not running, or does not answer in time.
         """
-        found = self._ask(AskStats(ask_id=next(self._ask_ids)))
-        if not isinstance(found, Stats):
-            raise EngineDeadError("the engine ended before it gave statistics")
-        return EngineStats(counters=found.counters, gauges=found.gauges)
+        return _stats(self.questions.ask(lambda ask_id: AskStats(ask_id=ask_id)))
 
-    def picture(self) -> Picture:
+    async def stats_soon(self) -> EngineStats:
+        """`stats` for event loops."""
+        return _stats(await self.questions.ask_soon(lambda ask_id: AskStats(ask_id=ask_id)))
+
+    async def picture(self) -> Picture:
         """Who runs, and what each KV block is; waits for the end of the current step.
 
         Raises:
             EngineDeadError: the engine is not running, or does not answer in time.
         """
-        found = self._ask(AskPicture(ask_id=next(self._ask_ids)))
+        found = await self.questions.ask_soon(lambda ask_id: AskPicture(ask_id=ask_id))
         if not isinstance(found, Picture):
             raise EngineDeadError("the engine ended before it showed its state")
         return found
 
-    def timeline(self, tenant: str, name: str) -> Timeline | None:
+    async def timeline(self, tenant: str, name: str) -> Timeline | None:
         """Where the time of a tenant's request went, up to now while it runs; None: there is none.
 
         `name` is its id, or what the client called it. Waits for the end of the current step.
@@ -164,26 +250,15 @@ class Frontend:
         """
         with self._lock:
             own = {i: a.prepared for i, (a, _) in self._answers.items() if a.prepared.tenant == tenant}
-        for request_id in called(name, list(own)):
+        for request_id in called(name, {i: prepared.part_of for i, prepared in own.items()}):
             prepared = own[request_id]
             ids = tuple(r.request_id for r in prepared.requests)
-            found = self._ask(AskTimelines(ask_id=next(self._ask_ids), request_ids=ids))
-            if isinstance(found, Timelines) and found.timelines:
+            found = await self.questions.ask_soon(partial(_ask_timelines, ids))
+            if not isinstance(found, Timelines):
+                raise EngineDeadError("the engine ended before it said where the time of the request went")
+            if found.timelines:
                 return own_view(begun(found.timelines[0], request_id, prepared.begun_s), tenant)
-        return self.timelines.find(tenant, name)
-
-    def _ask(self, question: AskStats | AskPicture | AskTimelines) -> Reply | None:
-        replies = SimpleQueue[Reply | None]()
-        with self._lock:
-            self._asked[question.ask_id] = replies
-        try:
-            self._client.send(question)
-            return replies.get(timeout=STATS_TIMEOUT_S)
-        except Empty:
-            raise EngineDeadError(f"the engine did not answer within {STATS_TIMEOUT_S:g} s") from None
-        finally:
-            with self._lock:
-                self._asked.pop(question.ask_id, None)
+        return self.timelines.find(tenant, name)  # if it was running, it has ended meanwhile
 
     def health(self) -> EngineHealth:
         """How the engine is; never waits."""
@@ -215,10 +290,7 @@ class Frontend:
         elif isinstance(event, Refused):
             self._on_refused(event)
         elif isinstance(event, Reply):
-            with self._lock:
-                replies = self._asked.get(event.ask_id)
-            if replies is not None:
-                replies.put(event)
+            self.questions.answer(event)
         elif isinstance(event, Failed):
             self._death = event.fault.message
             self._fail_all(EngineDeadError(f"the engine has stopped: {event.fault.message}"))
@@ -251,7 +323,7 @@ class Frontend:
         prepared, ended = answer.prepared, answer.timeline
         if ended is not None:
             whole = begun(ended, prepared.request_id, prepared.begun_s)
-            self.timelines.keep(prepared.tenant, extended(whole, now_s()))
+            self.timelines.keep(prepared.tenant, extended(whole, now_s()), prepared.part_of)
 
     def _on_refused(self, event: Refused) -> None:
         with self._lock:
@@ -267,12 +339,11 @@ class Frontend:
             entries = list(self._answers.values())
             self._answers.clear()
             self._owner_by_sequence.clear()
-            for replies in self._asked.values():
-                replies.put(None)
         for answer, sink in entries:
             output = answer.fail(error)
             if output is not None:
                 sink(output)
+        self.questions.give_up()
 
     def _forget(self, request_id: str) -> tuple[Answer, Sink] | None:
         with self._lock:
@@ -281,6 +352,20 @@ class Frontend:
                 for request in entry[0].prepared.requests:
                     self._owner_by_sequence.pop(request.request_id, None)
         return entry
+
+
+def _silent() -> EngineDeadError:
+    return EngineDeadError(f"the engine did not answer within {ANSWER_S:g} s")
+
+
+def _stats(found: Reply | None) -> EngineStats:
+    if not isinstance(found, Stats):
+        raise EngineDeadError("the engine ended before it gave statistics")
+    return EngineStats(counters=found.counters, gauges=found.gauges)
+
+
+def _ask_timelines(request_ids: tuple[RequestId, ...], ask_id: int) -> AskTimelines:
+    return AskTimelines(ask_id=ask_id, request_ids=request_ids)
 
 
 def _take(answer: Answer, deltas: list[Delta]) -> tuple[RequestOutput | None, tuple[RequestId, ...]]:

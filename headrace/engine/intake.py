@@ -45,6 +45,8 @@ class Ask:
     """How the answers are split; None: they are not."""
     begun_s: float = 0.0
     """Monotonic time at which work on it began, for its timeline; 0.0: with `prepare`."""
+    part_of: str = ""
+    """Id of the answer to several requests of which it is one; empty: it is an answer by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,7 @@ class Prepared:
     requests: tuple[Request, ...]
     plan: SplitPlan | None = None
     begun_s: float = 0.0
+    part_of: str = ""
 
     @property
     def tenant(self) -> str:
@@ -119,8 +122,7 @@ class Intake:
             ends |= self._text.end_ids
         _check_drawable(params, ends)
         leader = RequestId(request_id)
-        arrival_s = now_s()
-        task = ask.task or params.beams
+        arrival_s, task = now_s(), ask.task or params.beams
         sampling = params if params.beams is None else replace(params, beams=None, n=1, temperature=0.0)
         requests = tuple(
             Request(
@@ -150,6 +152,7 @@ class Intake:
             requests=requests,
             plan=ask.plan,
             begun_s=begun_s,
+            part_of=ask.part_of,
         )
 
     def chat(self, messages: Messages, options: ChatOptions = DEFAULTS) -> ChatPrompt:

@@ -1,6 +1,7 @@
 """The seam of requests and engine, event by event: ids used twice, callers who leave, engines that die."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event as Flag
 
@@ -9,9 +10,9 @@ import pytest
 from headrace.base.clock import now_s
 from headrace.base.errors import EngineDeadError, RequestError
 from headrace.base.faults import fault_of
-from headrace.base.messages import AddGroup, Failed, Finish, News
+from headrace.base.messages import AddGroup, Failed, Finish, News, Picture, Stats, Timelines
 from headrace.base.request import FinishReason, SamplingParams
-from headrace.base.step import Delta
+from headrace.base.step import Delta, SequenceTiming
 from headrace.engine import frontend as module
 from headrace.engine.async_llm import INLINE_CHARS, AsyncLLM
 from headrace.engine.build import open_model
@@ -21,6 +22,7 @@ from headrace.engine.output import Answer
 from headrace.engine.process.ipc import encode
 from tests.engine.test_process import config, until
 from tests.kit.scripted import text_of
+from tests.unit.test_timeline_store import line
 
 
 class StillClient:
@@ -91,7 +93,7 @@ def test_whoever_waits_for_statistics_learns_of_a_death_at_once():
         frontend.stats()
     assert client.sent
     assert now_s() - began < 5
-    assert not frontend._asked
+    assert not frontend.questions.num_open
 
 
 def test_an_engine_that_dies_as_a_stop_is_sent_does_not_take_the_listener_along():
@@ -180,3 +182,83 @@ async def test_kv2_a_caller_who_leaves_while_a_long_prompt_is_tokenized_leaves_n
     go_on.set()
     await until(lambda: client.finishes() == ["long"], 5)
     assert isinstance(client.sent[0], AddGroup)
+
+
+def reply_to(ask_id: int, kind: str):
+    """What an engine says to a question."""
+    if kind == "stats":
+        return Stats(ask_id=ask_id, counters={"n": 1.0}, gauges={})
+    if kind == "picture":
+        return Picture(ask_id=ask_id, step=3, num_slots=1, rows=(), blocks=b"")
+    return Timelines(ask_id=ask_id, timelines=(line("x", is_finished=False),))
+
+
+def question_of(llm: AsyncLLM, kind: str):
+    return llm.timeline("", "x") if kind == "timeline" else getattr(llm, kind)()
+
+
+@pytest.mark.parametrize("kind", ["stats", "picture", "timeline"])
+async def test_whoever_waits_for_an_engine_amid_a_step_keeps_no_thread_from_others(kind):
+    client = StillClient()
+    llm = AsyncLLM(opened(), client, {})
+    submit(llm.frontend)
+    with ThreadPoolExecutor(1) as threads:
+        asyncio.get_running_loop().set_default_executor(threads)
+        waiting = [asyncio.create_task(question_of(llm, kind)) for _ in range(40)]
+        await until(lambda: len(client.sent) == 41)
+        async with asyncio.timeout(2):
+            assert await asyncio.to_thread(lambda: 5) == 5
+        assert not any(task.done() for task in waiting)
+        waiting.pop().cancel()
+        ids = [command.ask_id for command in client.sent[1:]]
+        assert len(set(ids)) == 40
+        for ask_id in ids:
+            await asyncio.to_thread(client.tell, reply_to(ask_id, kind))
+        async with asyncio.timeout(2):
+            answers = await asyncio.gather(*waiting)
+    if kind == "picture":
+        assert [answer.ask_id for answer in answers] == ids[:39]
+    assert {type(answer) for answer in answers} == {type(answers[0])} - {type(None)}
+    assert llm.frontend.questions.num_open == 0
+
+
+@pytest.mark.parametrize("kind", ["stats", "picture", "timeline"])
+async def test_a_question_whose_engine_dies_or_keeps_silent_says_so(kind, monkeypatch):
+    """A timeline too: its request was running, so it is not unknown."""
+    client = StillClient()
+    llm = AsyncLLM(opened(), client, {})
+    submit(llm.frontend)
+    asking = asyncio.create_task(question_of(llm, kind))
+    await until(lambda: len(client.sent) == 2)
+    await asyncio.to_thread(client.tell, Failed(fault=fault_of(EngineDeadError("killed"))))
+    with pytest.raises(EngineDeadError, match="ended before it"):
+        await asyncio.wait_for(asking, 2)
+    submit(llm.frontend)
+    monkeypatch.setattr(module, "ANSWER_S", 0.05)
+    with pytest.raises(EngineDeadError, match=r"within 0\.05 s"):
+        await asyncio.wait_for(question_of(llm, kind), 2)
+    client.fault = EngineDeadError("gone")
+    with pytest.raises(EngineDeadError, match="gone"):
+        await question_of(llm, kind)
+    assert llm.frontend.questions.num_open == 0
+
+
+async def test_parts_of_an_answer_tell_their_times_by_its_name_while_they_run():
+    client = StillClient()
+    llm = AsyncLLM(opened(), client, {})
+    for name, part_of in (("cmpl-y-1", "cmpl-y"), ("chatcmpl-job-2", "")):
+        params = SamplingParams(seed=1)
+        ask = Ask(prompt=[5], params=params, request_id=name, part_of=part_of)
+        llm.frontend.submit(ask, [].append)
+    asking = asyncio.create_task(llm.timeline("", "y"))
+    await until(lambda: len(client.sent) == 3)
+    assert client.sent[-1].request_ids == ("cmpl-y-1",)
+    moments = dict.fromkeys(("arrival_s", "first_scheduled_s", "first_token_s", "finished_s"), 1.0)
+    timing = SequenceTiming(**moments, num_steps=1, prefill_tokens=1, timeline=line("cmpl-y-1"))
+    give(client, "cmpl-y-1", finish=FinishReason.LENGTH, timing=timing)
+    client.tell(Timelines(ask_id=client.sent[-1].ask_id, timelines=()))
+    found = await asking  # it ended before the engine came to the question
+    assert found is not None
+    assert found.request_id == "cmpl-y-1"
+    assert await llm.timeline("", "job") is None
+    assert len(client.sent) == 3

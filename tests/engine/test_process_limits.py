@@ -14,7 +14,7 @@ import pytest
 from headrace.base.clock import now_s
 from headrace.base.config import WatchConfig
 from headrace.base.errors import EngineDeadError
-from headrace.base.messages import AddGroup, AskStats, Finish
+from headrace.base.messages import AddGroup, AskPicture, AskStats, AskTimelines, Finish
 from headrace.base.request import FinishReason, Request, SamplingParams
 from headrace.compute.weights.packed.cache import packed_files
 from headrace.engine.async_llm import AsyncLLM
@@ -174,8 +174,14 @@ def test_messages_to_an_end_that_does_not_read_keep_their_order_and_are_bounded(
     client = RemoteClient.__new__(RemoteClient)
     client._channel, client._beat, client._beat_s = sender, remote.Beat(steps=0, has_work=False), now_s()
     client._limits = WatchConfig()
-    with pytest.raises(EngineDeadError, match="takes no more requests"):
-        client.send(AskStats(ask_id=1))
+    questions = (AskStats(ask_id=1), AskPicture(ask_id=2), AskTimelines(ask_id=3, request_ids=("x",)))
+    for question in questions:
+        with pytest.raises(EngineDeadError, match="takes no more requests"):
+            client.send(question)
+    client._beat_s -= 2 * client._limits.silence_s
+    for question in questions:
+        with pytest.raises(EngineDeadError, match="no sign of life"):
+            client.send(question)
     client.send(Finish(request_ids=("last",), reason=FinishReason.ABORT))
     assert [receiver.receive().request_ids for _ in names] == names
     assert receiver.receive().request_ids == ("last",)

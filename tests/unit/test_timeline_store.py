@@ -1,9 +1,11 @@
 """Timelines of requests that ended: bounded, by tenant, extended by what the client process adds."""
 
+import httpx
 import pytest
 
+from headrace.base.errors import HeadraceError, NotFoundError
 from headrace.base.metrics.timeline import OthersPrefill, Part, PartName, Timeline
-from headrace.cli.commands.explain import LOOKS, show, widths
+from headrace.cli.commands.explain import LOOKS, fetch, show, widths
 from headrace.engine.outputs import Usage
 from headrace.engine.timelines.store import ANOTHERS, TimelineStore, begun, extended
 from headrace.serve.schema.timings import timeline_body, timings_body
@@ -47,7 +49,7 @@ def test_a_tenant_finds_its_own_by_answer_id_or_by_name() -> None:
 def test_of_an_answer_to_several_prompts_the_last_to_end_is_told() -> None:
     store = TimelineStore(9)
     for n, until_s in enumerate((12.0, 15.0, 13.0)):
-        store.keep("", line(f"cmpl-x-{n}", until_s))
+        store.keep("", line(f"cmpl-x-{n}", until_s), "cmpl-x")
     for name in ("cmpl-x", "x"):
         found = store.find("", name)
         assert found is not None
@@ -56,6 +58,19 @@ def test_of_an_answer_to_several_prompts_the_last_to_end_is_told() -> None:
     plain = store.find("", "x-1")
     assert plain is not None
     assert plain.request_id == "cmpl-x-1"  # a plain name goes before a numbered one
+    store.sent("", "cmpl-x-1", 20.0)
+    again = store.find("", "x")
+    assert again is not None
+    assert (again.request_id, again.until_s) == ("cmpl-x-1", 20.0)
+
+
+@pytest.mark.parametrize("request_id", ["chatcmpl-job-2", "cmpl-job-2", "embd-job-2"])
+def test_a_name_that_ends_in_a_number_is_no_part_of_another_answer(request_id: str) -> None:
+    store = TimelineStore(9)
+    store.keep("", line(request_id))
+    assert store.find("", "job") is None
+    assert store.find("", request_id.removesuffix("-2")) is None
+    assert store.find("", "job-2") is not None
 
 
 def test_what_comes_before_and_after_the_engine_is_added_and_the_sum_stays_whole() -> None:
@@ -129,3 +144,32 @@ def test_the_bar_is_as_wide_as_asked_and_every_part_has_a_look(capsys: pytest.Ca
     assert "queue" in shown
     assert "slots" in shown
     assert "an answer half as long" in shown
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "word"),
+    [
+        (404, {"error": {"message": "no request"}}, NotFoundError, "no request"),
+        (404, {"detail": "Not Found"}, NotFoundError, "404"),
+        (500, {"error": "text"}, HeadraceError, "text"),
+        (500, {"error": {"message": 5}}, HeadraceError, "500"),
+        (500, ["text"], HeadraceError, "500"),
+        (200, ["text"], HeadraceError, "--url"),
+        (200, {"object": "list"}, HeadraceError, "--url"),
+        (200, {"parts": 1, "sentence": "It took 1 s."}, HeadraceError, "--url"),
+        (200, {"parts": [{"name": "queue"}], "sentence": "It took 1 s."}, HeadraceError, "--url"),
+    ],
+)
+def test_what_is_no_answer_of_headrace_is_said(
+    monkeypatch: pytest.MonkeyPatch, status: int, body: object, kind: type[HeadraceError], word: str
+) -> None:
+    monkeypatch.setattr(httpx, "get", lambda *_args, **_more: httpx.Response(status, json=body))
+    with pytest.raises(HeadraceError, match=word) as caught:
+        fetch("http://127.0.0.1:1", "x", None)
+    assert type(caught.value) is kind
+
+
+def test_a_timeline_that_is_fetched_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = timeline_body(line())
+    monkeypatch.setattr(httpx, "get", lambda *_args, **_more: httpx.Response(200, json=whole))
+    assert fetch("http://127.0.0.1:1", "x", None) == whole

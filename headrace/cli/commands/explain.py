@@ -60,16 +60,45 @@ def fetch(url: str, request_id: str, api_key: str | None) -> dict[str, Any]:
     path = f"{url.rstrip('/')}/v1/requests/{quote(request_id, safe='')}/timeline"
     try:
         answer = httpx.get(path, headers=headers, timeout=TIMEOUT_S)
-        body = cast("dict[str, Any]", answer.json())
+        body: object = answer.json()
     except httpx.InvalidURL as error:
         raise RequestError(f"{url} is no URL: {error}; give --url http://HOST:PORT") from error
     except (httpx.HTTPError, ValueError) as error:
         raise UnreachableError(url, error) from error
     if answer.status_code != OK:
-        message = str(body.get("error", {}).get("message", answer.reason_phrase))
         kind = NotFoundError if answer.status_code == NOT_FOUND else HeadraceError
-        raise kind(message)
-    return body
+        raise kind(_error_of(body) or f"{answer.status_code} {answer.reason_phrase}")
+    if not _is_timeline(body):
+        raise HeadraceError(
+            f"what answers at {url} is no Headrace server: it sent no timeline; give its --url"
+        )
+    return cast("dict[str, Any]", body)
+
+
+def _error_of(body: object) -> str:
+    """The message of an error's body, of whatever server; empty: there is none."""
+    error = cast("dict[str, object]", body).get("error") if isinstance(body, dict) else None
+    message = cast("dict[str, object]", error).get("message") if isinstance(error, dict) else error
+    return message if isinstance(message, str) else ""
+
+
+def _is_timeline(body: object) -> bool:
+    """Whether a body has what `show` reads."""
+    if not isinstance(body, dict):
+        return False
+    known = cast("dict[str, object]", body)
+    parts = known.get("parts")
+    return (
+        isinstance(parts, list)
+        and isinstance(known.get("sentence"), str)
+        and all(_is_part(part) for part in cast("list[object]", parts))
+    )
+
+
+def _is_part(value: object) -> bool:
+    part = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    has_words = isinstance(part.get("name"), str) and isinstance(part.get("reason"), str)
+    return has_words and isinstance(part.get("seconds"), int | float)
 
 
 def show(timeline: dict[str, Any]) -> None:

@@ -11,7 +11,9 @@ from headrace.base.errors import EngineDeadError, HeadraceError
 from headrace.base.faults import error_of
 from headrace.base.messages import (
     AddGroup,
+    AskPicture,
     AskStats,
+    AskTimelines,
     Beat,
     Command,
     Event,
@@ -100,7 +102,7 @@ class RemoteClient:
         channel = self._channel
         if channel is None or self._beat is None:
             raise EngineDeadError("the engine process is not running; it is being started again")
-        if isinstance(command, AddGroup | AskStats):
+        if isinstance(command, AddGroup | AskStats | AskPicture | AskTimelines):
             if self.beat() is None:
                 raise EngineDeadError("the engine process gives no sign of life; try again later")
             if channel.unsent_bytes > MAX_UNSENT_BYTES:

@@ -6,8 +6,10 @@ tokens, after them the time until its answer was sent, which the server tells on
 
 import re
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import replace
 from threading import Lock
+from typing import NamedTuple
 
 from headrace.base.metrics.timeline import Part, PartName, Timeline
 
@@ -15,10 +17,16 @@ Key = tuple[str, str]
 """(tenant, request)."""
 _PREFIX = re.compile(r"^[a-z]+[-_]")
 """What endpoints put before a request's name to make the id of its answer."""
-_NUMBER = re.compile(r"-\d+$")
-"""What `/v1/completions` puts after it, where there are several prompts."""
 ANOTHERS = "another tenant's"
 """Stands for the ids of requests that the asker has no right to know."""
+
+
+class Kept(NamedTuple):
+    """What is remembered of a request."""
+
+    timeline: Timeline
+    part_of: str
+    """Id of the answer to several requests of which it was one; empty: it was an answer by itself."""
 
 
 class TimelineStore:
@@ -27,25 +35,25 @@ class TimelineStore:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = Lock()
-        self._ended: OrderedDict[Key, Timeline] = OrderedDict()
+        self._ended: OrderedDict[Key, Kept] = OrderedDict()
 
-    def keep(self, tenant: str, timeline: Timeline) -> None:
+    def keep(self, tenant: str, timeline: Timeline, part_of: str = "") -> None:
         """A request ended; the longest-ended one is forgotten when there are too many."""
         if self._limit < 1:
             return
         key = (tenant, timeline.request_id)
         with self._lock:
             self._ended.pop(key, None)
-            self._ended[key] = own_view(timeline, tenant)
+            self._ended[key] = Kept(own_view(timeline, tenant), part_of)
             if len(self._ended) > self._limit:
                 self._ended.popitem(last=False)
 
     def sent(self, tenant: str, request_id: str, now_s: float) -> None:
         """The whole answer of a request that ended has been sent."""
         with self._lock:
-            timeline = self._ended.get((tenant, request_id))
-            if timeline is not None:
-                self._ended[tenant, request_id] = extended(timeline, now_s)
+            kept = self._ended.get((tenant, request_id))
+            if kept is not None:
+                self._ended[tenant, request_id] = kept._replace(timeline=extended(kept.timeline, now_s))
 
     def find(self, tenant: str, name: str) -> Timeline | None:
         """The timeline of a request of this tenant, by its id or the name that the client gave it.
@@ -54,18 +62,26 @@ class TimelineStore:
         """
         with self._lock:
             exact = self._ended.get((tenant, name))
-            ids = [] if exact else called(name, [i for owner, i in self._ended if owner == tenant])
-            found = [self._ended[tenant, request_id] for request_id in ids]
-        return exact or max(found, key=lambda t: t.until_s, default=None)
+            if exact is not None:
+                return exact.timeline
+            own = {i: kept.part_of for (owner, i), kept in self._ended.items() if owner == tenant}
+            found = [self._ended[tenant, request_id].timeline for request_id in called(name, own)]
+        return max(found, key=lambda t: t.until_s, default=None)
 
 
-def called(name: str, request_ids: list[str]) -> list[str]:
-    """Those of the requests that a client may call by this name; numbered ones where none is plain."""
-    plain = [i for i in request_ids if name in {i, _PREFIX.sub("", i, count=1)}]
-    if plain:
-        return plain[-1:]
-    stems = ((i, _NUMBER.sub("", i)) for i in request_ids if _NUMBER.search(i))
-    return [i for i, stem in stems if name in {stem, _PREFIX.sub("", stem, count=1)}]
+def called(name: str, requests: Mapping[str, str]) -> list[str]:
+    """Those of the requests that a client may call by this name; parts of an answer where none is plain.
+
+    Args:
+        name: an id, or what the client called it.
+        requests: ids of requests, each with the answer to several requests that it is part of, or "".
+    """
+    plain = [i for i in requests if _is_called(i, name)]
+    return plain[-1:] or [i for i, whole in requests.items() if whole and _is_called(whole, name)]
+
+
+def _is_called(answer_id: str, name: str) -> bool:
+    return answer_id.endswith(name) and name in {answer_id, _PREFIX.sub("", answer_id, count=1)}
 
 
 def begun(timeline: Timeline, request_id: str, begun_s: float) -> Timeline:

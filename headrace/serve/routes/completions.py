@@ -117,6 +117,7 @@ async def create(request: Request) -> Response:
                 request_id=name,
                 salt=body.cache_salt or "",
                 priority=body.priority or 0,
+                part_of=envelope.id if len(prompts) > 1 else "",
             ),
         )
         for name, prompt in zip(names, prompts, strict=True)

@@ -97,6 +97,7 @@ class Embedding:
                     request_id=name,
                     salt=body.cache_salt or "",
                     priority=body.priority or 0,
+                    part_of=self.name,
                 )
         except AbortedError as error:
             if self._state.draining:
