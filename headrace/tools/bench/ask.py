@@ -112,7 +112,10 @@ async def ask(client: Client, path: str, body: Mapping[str, Any], timeout_s: flo
     except OSError as error:
         outcome.failure, outcome.detail = Failure.CONNECTION, f"{type(error).__name__}: {error}"
     except ValueError as error:
-        outcome.failure, outcome.detail = Failure.ERROR, f"an event that is no JSON object: {error}"
+        outcome.failure, outcome.detail = (
+            Failure.ERROR,
+            f"an event that is no JSON object, or of another shape: {error}",
+        )
     outcome.end_s = clock()
     if outcome.failure is None and not outcome.stamps_s:
         outcome.failure, outcome.detail = Failure.EMPTY, "the answer has no token"
@@ -147,7 +150,7 @@ async def _read(client: Client, path: str, body: Mapping[str, Any], outcome: Out
 def _news(event: Mapping[str, Any]) -> tuple[str, bool, bool]:
     """New content; whether anything is new (reasoning and calls too); whether a choice ended."""
     text, has_news, is_last = "", False, False
-    for found in cast("list[Any]", event.get("choices") or []):
+    for found in _list(event.get("choices") or []):
         choice = _mapping(found)
         delta = _mapping(choice.get("delta") or {})
         text += str(delta.get("content") or choice.get("text") or "")
@@ -161,10 +164,23 @@ def _count(event: Mapping[str, Any], counts: Counts) -> None:
     if not usage:
         return
     usage = _mapping(usage)
-    counts.prompt = int(usage.get("prompt_tokens") or 0)
-    counts.output = int(usage.get("completion_tokens") or 0)
-    counts.cached = int(_mapping(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+    counts.prompt = _count_of(usage, "prompt_tokens")
+    counts.output = _count_of(usage, "completion_tokens")
+    counts.cached = _count_of(_mapping(usage.get("prompt_tokens_details") or {}), "cached_tokens")
     counts.is_reported = True
+
+
+def _count_of(usage: Mapping[str, Any], name: str) -> int:
+    value = usage.get(name) or 0
+    if not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
+        raise ValueError(f"{name} {str(value)[:80]!r} is no whole number")
+    return int(value)
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{str(value)[:80]!r} is no list")
+    return cast("list[Any]", value)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
