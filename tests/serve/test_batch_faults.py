@@ -264,26 +264,36 @@ def test_lines_are_found_by_where_they_begin(tmp_path: Path) -> None:
     assert worker._todo(file["id"], {"ä0": True}) == [found[1][0]]
 
 
-async def test_only_so_many_owners_have_lines_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_so_many_owners_have_lines_at_a_time(tmp_path: Path) -> None:
     config = BatchConfig(max_lines_running=1, max_files=100, key_share=1.0)
-    store, running, most = Store(tmp_path, config), [0], [0]
+    store, running, go = Store(tmp_path, config), [0], asyncio.Event()
     names = [(submit(store, 1, f"o{i}")["id"], f"o{i}") for i in range(MOST_OWNERS + 3)]
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         running[0] += 1
-        most[0] = max(most[0], running[0])
-        await asyncio.sleep(0.05)
-        running[0] -= 1
+        await go.wait()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
 
     worker = Worker(app, store, config, border())
     worker.wake()
+    await until(lambda: running[0] >= MOST_OWNERS)
+    worker.wake()
+    await asyncio.sleep(0.3)
+    assert running[0] == MOST_OWNERS
+    go.set()
     await until(lambda: all(store.get("batch", n, o)["status"] == "completed" for n, o in names))
     await worker.close()
-    assert 1 < most[0] <= MOST_OWNERS
+
+
+def test_results_become_files_without_being_read(tmp_path: Path) -> None:
+    store = Store(tmp_path, CONFIG)
+    batch = submit(store, 1)
+    store.append(batch["id"], ".out", b"one", "me")
+    written = (tmp_path / "batches" / f"{batch['id']}.out").stat().st_ino
+    batch |= store.name_results(batch["id"])
+    store.keep_results(batch)
+    assert store.content_path(batch["output_file_id"]).stat().st_ino == written
 
 
 async def test_a_content_is_sent_in_parts(tmp_path: Path) -> None:
