@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.loads import watching, write_text
+from headrace.cli.loads import check_folders, watching, write_text
 
 Model = Annotated[str, typer.Argument(help="Catalogue name, .gguf file, checkpoint directory or hub id.")]
 Only = Annotated[list[str] | None, typer.Option("--only", help="A technique by its name; repeat it.")]
@@ -29,6 +29,7 @@ def ablate(
     from headrace.tools.ablate import run, table
     from headrace.tools.ablate.techniques import Technique, chosen
 
+    check_folders(json_file, markdown)
     techniques = chosen(tuple(only or ()))
     with watching() as (begin, count):
 

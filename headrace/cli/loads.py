@@ -173,6 +173,17 @@ def watching() -> Generator[tuple[Callable[[str], None], Callable[[Any], None]]]
         yield begin, count
 
 
+def check_folders(*paths: Path | None) -> None:
+    """Refuse files that could not be written, before anything is measured.
+
+    Raises:
+        RequestError: a folder that is not there.
+    """
+    for path in paths:
+        if path is not None and not path.absolute().parent.is_dir():
+            raise RequestError(f"{path}: the folder {path.absolute().parent} is not there")
+
+
 def write_text(path: Path | None, flag: str, text: str) -> None:
     """Write a file that a flag named, if it did; `-` is standard output."""
     if path is None:

@@ -104,3 +104,20 @@ def test_live_servers_are_measured_and_the_file_has_what_was_seen(smollm2_path: 
     assert "2 text, closed loop, 2 users" in text
     assert "schedule.max_num_seqs = 16 | the defaults" in text
     gather({}, written, {})
+
+
+def test_a_server_that_starts_with_no_settings_ends_the_search(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", "no-such-model", "--budget", "5"])
+    assert ended.value.code == 1
+    assert "no-such-model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["doctor", "--record"], ["bench", "ablate", "m", "--json"]])
+def test_a_folder_that_is_not_there_is_refused_first(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "/no-such-folder/x"])
+    assert ended.value.code == 2
+    assert "the folder /no-such-folder is not there" in capsys.readouterr().err

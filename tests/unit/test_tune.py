@@ -240,6 +240,8 @@ def test_goodput_tells_two_servers_apart_that_miss_all():
         (["--most-pairs", "2"], "pairs must be"),
         (["--only", "kv.dtype"], "nothing to try"),
         (["--slo", "x=1s"], "--slo"),
+        (["--write", "/no-such-folder/x"], "the folder /no-such-folder is not there"),
+        (["--json", "/no-such-folder/x"], "the folder /no-such-folder is not there"),
     ],
 )
 def test_wrong_flags_are_refused_before_anything_starts(

@@ -11,7 +11,17 @@ import typer
 
 from headrace.base.errors import RequestError
 from headrace.cli.ablate import ablate
-from headrace.cli.loads import ASKED, FLAGS, LOOPS, asked_of, dataset_of, watching, with_flags, write_text
+from headrace.cli.loads import (
+    ASKED,
+    FLAGS,
+    LOOPS,
+    asked_of,
+    check_folders,
+    dataset_of,
+    watching,
+    with_flags,
+    write_text,
+)
 from headrace.cli.settings import Gathered, with_settings
 
 command = typer.Typer(
@@ -55,9 +65,7 @@ class Files:
 
         if self.plot is not None:
             plot.check(self.plot)
-        for path in (self.json, self.markdown, self.plot):
-            if path is not None and not path.absolute().parent.is_dir():
-                raise RequestError(f"{path}: the folder {path.absolute().parent} is not there")
+        check_folders(self.json, self.markdown, self.plot)
 
     def write(self, title: str, facts: dict[str, Any], text: str, charts: Sequence[Any]) -> None:
         """Write what was asked for; print the tables, unless JSON goes to standard output."""

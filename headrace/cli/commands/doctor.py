@@ -21,11 +21,13 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Find the bottleneck of a running server."""
+    from headrace.cli.loads import check_folders
     from headrace.engine.doctor.diagnosis import as_json, diagnose, is_fine
     from headrace.engine.doctor.finding import Patient
     from headrace.engine.doctor.machine import machine_of
     from headrace.tools.doctor.scrape import read_trace, watch, write_trace
 
+    check_folders(record)
     seen = watch(url, api_key, seconds) if trace is None else read_trace(trace)
     if record is not None:
         write_trace(record, seen)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.loads import FLAGS, LOOPS, asked_of, watching, with_flags, write_text
+from headrace.cli.loads import FLAGS, LOOPS, asked_of, check_folders, watching, with_flags, write_text
 
 Model = Annotated[str, typer.Argument(help="Catalogue name, .gguf file, checkpoint directory or hub id.")]
 Budget = Annotated[float, typer.Option("--budget", help="Seconds of measuring.")]
@@ -44,11 +44,13 @@ def command(  # noqa: PLR0913 - one parameter per flag
 
     if not 0 < budget < float("inf"):
         raise RequestError(f"--budget must be above 0 seconds, got {budget:g}", param="budget")
+    check_folders(write, json_file)
     rules = Rules(most_pairs=most_pairs)
     turned = knobs(with_lossy=allow_lossy, only=tuple(only or ()))
     asked = asked_of(given, ignore_eos=True)
     with watching() as (begin, _), LivePairs(model, asked.plan, flag or ()) as pairs:
         begin("starting")
+        pairs.start()
 
         def told(trial: Any) -> None:
             begin(f"{trial.knob or 'against the defaults'}: pair {len(trial.ratios)}, {trial.verdict}")

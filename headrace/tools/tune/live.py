@@ -13,7 +13,7 @@ from headrace.tools.bench.ask import Wish
 from headrace.tools.bench.run import Plan, first_model, measure, warm_up
 from headrace.tools.bench.summary import Summary, summarize
 from headrace.tools.bench.wire import Client, Target
-from headrace.tools.tune.knobs import Point, flags_of
+from headrace.tools.tune.knobs import DEFAULT, Point, flags_of
 from headrace.tools.tune.search import Pair
 
 MOST_SERVERS = 2
@@ -65,6 +65,14 @@ class LivePairs:
     def __exit__(self, *_: object) -> None:
         while self._servers:
             self._servers.popitem()[1].stack.close()
+
+    def start(self) -> None:
+        """Start the server that all others are held against.
+
+        Raises:
+            EngineDeadError: it did not start: nothing can be measured.
+        """
+        self._server(DEFAULT)
 
     def measure(self, first: Point, second: Point, number: int) -> Pair:
         """One pair; the order turns.
