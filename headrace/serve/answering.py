@@ -235,7 +235,7 @@ class Told:
     def _event(self, choice: dict[str, Any], output: RequestOutput, is_last: bool = False) -> bytes:
         usage = total(self.usages) if self._a.body.wants_usage_everywhere else None
         body = self._a.envelope.chunk([choice], usage)
-        if is_last and self._a.body.timings:
+        if is_last and self._a.body.timings and output.timings:  # an engine that died told none
             body["timings"] = self._a.timings_of(output)
         if not self._seed_told:
             self._seed_told = True

@@ -201,7 +201,7 @@ async def test_a_stuck_process_is_killed_and_started_again():
         await asyncio.to_thread(client.close)
 
 
-async def test_op2_a_frozen_process_turns_health_red_and_is_replaced():
+async def test_op2_a_frozen_process_turns_health_red_and_is_replaced(caplog: pytest.LogCaptureFixture):
     watched = replace(config(), watch=WatchConfig(silence_s=1.0))
     llm = await AsyncLLM.start(watched)
     try:
@@ -217,6 +217,8 @@ async def test_op2_a_frozen_process_turns_health_red_and_is_replaced():
         assert llm.client.process_id != first
         assert not is_alive(first)
         assert len(await gather(llm, [5, 6, 7], PARAMS)) == 2
+        assert "ended with status -9 and is being started again" in caplog.text
+        assert f"up again, as process {llm.client.process_id}" in caplog.text
     finally:
         await llm.close()
 

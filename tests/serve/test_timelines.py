@@ -1,6 +1,7 @@
 """Where the time of a request went, asked over HTTP: while it runs, after its end, in its answer."""
 
 import threading
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -8,9 +9,11 @@ import httpx
 import pytest
 
 from headrace.base.config import AccessConfig
+from headrace.base.errors import EngineDeadError, HeadraceError
 from headrace.base.metrics.timeline import PartName
+from headrace.engine.outputs import ChoiceDelta
 from tests.serve.conftest import Live
-from tests.serve.fake import FakeLLM, LiveServer, hello
+from tests.serve.fake import FakeLLM, LiveServer, Seen, hello, word
 from tests.serve.test_commands import run
 
 CHAT: Any = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "temperature": 0}
@@ -136,3 +139,16 @@ def test_a_key_sees_its_own_requests_only() -> None:
         theirs = httpx.get(path.format("chatcmpl-a"), headers={"x-api-key": "bob"}).text
         nobodys = httpx.get(path.format("chatcmpl-x"), headers={"x-api-key": "bob"}).text
         assert theirs == nobodys.replace("chatcmpl-x", "chatcmpl-a")
+
+
+async def _dies(seen: Seen) -> AsyncIterator[tuple[ChoiceDelta, ...] | HeadraceError]:
+    yield (word("ab"),)
+    yield EngineDeadError("gone")
+
+
+def test_an_answer_whose_engine_died_has_no_made_up_timings() -> None:
+    with LiveServer(FakeLLM(_dies)) as server:
+        body = {"prompt": "x", "stream": True, "timings": True}
+        text = httpx.post(server.url + "/v1/completions", json=body, timeout=30).text
+    assert "engine_unavailable" in text
+    assert '"timings"' not in text

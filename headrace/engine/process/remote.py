@@ -1,5 +1,6 @@
 """The engine in a process of its own: started here, watched, started again when it dies."""
 
+import logging
 import subprocess
 from contextlib import suppress
 from threading import Event as Flag
@@ -27,6 +28,7 @@ from headrace.engine.process.ipc import KEEP_S, Channel, Start
 from headrace.engine.process.spawn import Spawned, spawn
 from headrace.engine.watch import Watch
 
+_log = logging.getLogger(__name__)
 END_S = 5.0
 SHORT_LIFE_S = 5.0
 FREE_RESTARTS = 10
@@ -215,7 +217,7 @@ class RemoteClient:
                 self._has_ended.set()
                 return False
         code = self._reap()
-        self._on_event(_death(f"the engine process ended with status {code} and is being started again"))
+        self._on_event(_told(f"the engine process ended with status {code} and is being started again"))
         is_young = now_s() - self._ready_s < SHORT_LIFE_S
         self._short_lives = self._short_lives + 1 if is_young else 0
         while not self._ended.wait(self._pause_s()):
@@ -224,10 +226,11 @@ class RemoteClient:
                     return False
                 self._on_event(self._await_ready())
             except (HeadraceError, OSError) as error:  # no process or socket to be had may pass, too
-                self._on_event(_death(f"the engine process could not be started again: {error}"))
+                self._on_event(_told(f"the engine process could not be started again: {error}"))
                 self._short_lives += 1
                 continue
             self.num_restarts += 1
+            _log.warning("the engine process is up again, as process %s", self.process_id)
             return True
         return False
 
@@ -271,5 +274,7 @@ class RemoteClient:
                 process.kill()
 
 
-def _death(message: str) -> Failed:
+def _told(message: str) -> Failed:
+    """A death, for the users and for the log."""
+    _log.warning("%s", message)
     return Failed(fault=Fault(kind="EngineDeadError", message=message))
