@@ -15,6 +15,7 @@ from typing import Any
 
 from headrace.base.errors import RequestError
 from headrace.base.grammar import Grammar
+from headrace.base.ids import SlotId
 from headrace.host.grammar.compiler import Compiler, GrammarVocabulary
 from headrace.host.grammar.masks import MaskMaker
 from headrace.host.text.chat import CHATML, ChatTemplate
@@ -373,7 +374,7 @@ def _follow(grammar: Grammar, rng: Random) -> None:
     """Masks and tokens for some steps, tokens drawn from the masks."""
     matcher = _COMPILER.compile(grammar)
     for _ in range(12):
-        mask = _MASKS.start((), [matcher]).take()
+        mask = _MASKS.start((SlotId(0),), [matcher]).take()
         allowed = [i for i, word in enumerate(mask.cast("B").cast("I")) if word]
         if not allowed:
             break
