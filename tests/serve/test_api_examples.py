@@ -18,8 +18,6 @@ PAGES = {
     "/dashboard/events",
     "/doctor",
     "/version",
-    "/dashboard",
-    "/dashboard/events",
     "/v1/models/{name:path}",
     "/v1/requests/{name:path}/cancel",
 }
