@@ -106,6 +106,28 @@ def test_the_prefix_result_says_what_the_cache_had(live_server: Live) -> None:
     assert 0 < second["cached_tokens"] < second["prompt_tokens"]
 
 
+@pytest.mark.parametrize(
+    ("path", "prefix", "more"),
+    [
+        ("/v1/completions", "cmpl-", {"prompt": ["a b c", "d e"], "max_tokens": 3}),
+        ("/v1/embeddings", "embd-", {"input": ["a b c", "d e"]}),
+    ],
+)
+def test_an_answer_to_several_prompts_is_found_by_its_name(
+    live_server: Live, path: str, prefix: str, more: dict[str, Any]
+) -> None:
+    ask = more | {"request_id": "several"}
+    answer = httpx.post(live_server.url + path, json=ask, timeout=30)
+    assert answer.status_code == 200, answer.text
+    for name in (f"{prefix}several", "several"):
+        check(get(live_server, name))
+    assert get(live_server, f"{prefix}several")["id"] in {f"{prefix}several-0", f"{prefix}several-1"}
+    single = {"prompt": "a b c", "max_tokens": 1, "request_id": f"one-{prefix}3"}
+    httpx.post(live_server.url + "/v1/completions", json=single, timeout=30)
+    other = httpx.get(f"{live_server.url}/v1/requests/one-{prefix.strip('-')}/timeline", timeout=20)
+    assert other.status_code == 404
+
+
 def test_the_command_draws_a_bar_and_names_what_is_missing(live_server: Live) -> None:
     httpx.post(live_server.url + "/v1/chat/completions", json=CHAT | {"request_id": "bar/1"}, timeout=30)
     shown = run("explain", "bar/1", "--url", live_server.url)
