@@ -69,7 +69,9 @@ def test_no_weight_of_the_model_is_read(monkeypatch):
         monkeypatch.setattr(WeightMap, name, refuse(name))
     mapped = next(iter(real._tensors.values())).data
     assert isinstance(mapped, np.ndarray)
-    model = rehearsal.rehearse(opened)
+    cores: list[float] = []
+    model = rehearsal.rehearse(opened, cores.append)
+    assert 0 < cores[0] < 64
     for rows in ([row(9, 1)], [row(0, 128)]):  # which is longer depends on what else runs: both are overhead
         assert 0 < model.predict(model.shape.work_of(rows)) < 10
 
@@ -148,6 +150,17 @@ def test_the_command_simulates(capsys):
         *("--prompt-tokens", "8:32", "--output-tokens", "4", "--slo-ttft-ms", "60000"),
     )["traffic"]
     assert (traffic["requests"], traffic["finished"], traffic["good_share"]) == (9, 9, 1.0)
+    assert (traffic["replicas"], traffic["saturated"]) == (1, False)
+
+
+def test_the_command_says_what_the_figures_rest_on(capsys):
+    words = ("plan", "simulate", str(tiny_llama()), "--num-kv-blocks", "64", "--rate", "100000")
+    more = ("--requests", "90", "--prompt-tokens", "8", "--output-tokens", "4", "--replicas", "2")
+    with pytest.raises(SystemExit):
+        main([*words, *more])
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("saturated: 100000 requests/s asked") for line in lines)
+    assert any("each of the 2 has a machine like this one" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from headrace.cli.commands.plan import parse_bytes
 from headrace.engine.build import make_scheduler
 from headrace.engine.resolve import DeviceFacts, ModelFacts, resolve
 from headrace.engine.sizing import WORKING_BYTES
-from headrace.tools.plan.report import traffic_of
+from headrace.tools.plan.planning import disturbance
+from headrace.tools.plan.report import saturation, traffic_of
 from headrace.tools.plan.simulate import simulate
 from headrace.tools.plan.sizes import IDLE_BYTES, VOCAB_ENTRY_BYTES, sizes_of
 from headrace.tools.plan.traffic import Traffic, asks, span
@@ -135,6 +136,35 @@ def test_low_traffic_leaves_no_queue_and_high_traffic_does():
 
     assert queue_ms(0.5) < 20
     assert queue_ms(100.0) > 1000
+
+
+@pytest.mark.parametrize(
+    ("rate", "line"),
+    [
+        (0.5, None),
+        (1.4, None),
+        (4.0, "saturated: 4 requests/s asked, 1.9"),
+        (100.0, "saturated: 100 requests/s asked, 1.9"),
+    ],
+)
+def test_engines_that_fall_behind_are_called_saturated(rate, line):
+    # A request has the slot for 0.074 s of its prompt and 39 steps of 0.011 s: 1.98 a second.
+    traffic = Traffic(num_requests=200, rate=rate, prompt_tokens=(64, 64), output_tokens=(40, 40))
+    said = saturation(run(traffic, max_num_seqs=1), rate)
+    assert (said or "").startswith(line or "")
+    assert (said is None) == (line is None)
+    assert saturation(run(replace(traffic, rate=None, users=9), max_num_seqs=1), None) is None
+
+
+def test_turned_away_requests_are_not_served():
+    traffic = Traffic(num_requests=50, rate=100.0, prompt_tokens=(64, 64), output_tokens=(8, 8))
+    assert "saturated" in (saturation(run(traffic, max_queued_requests=2), 100.0) or "")
+
+
+def test_a_rehearsal_without_its_cores_is_warned_of():
+    assert disturbance(1.9, 2) == disturbance(1.2, 2) == []
+    (line,) = disturbance(1.1, 2)
+    assert "with 1.1 of 2 cores" in line
 
 
 def test_refused_requests_are_counted_and_leave_the_figures():

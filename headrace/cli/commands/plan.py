@@ -33,7 +33,7 @@ def command(  # noqa: PLR0913 - one parameter per flag
     users: Annotated[int | None, typer.Option(help="simulate: users who wait for each answer.")] = None,
     requests: Annotated[int, typer.Option(help="simulate: requests in all.")] = 200,
     shared_tokens: Annotated[int, typer.Option(help="simulate: first tokens that prompts share.")] = 0,
-    replicas: Annotated[int, typer.Option(help="simulate: engines.")] = 1,
+    replicas: Annotated[int, typer.Option(help="simulate: engines, each on a machine like this one.")] = 1,
     slo_ttft_ms: Annotated[float | None, typer.Option(help="simulate: bound of good requests.")] = None,
     slo_tpot_ms: Annotated[float | None, typer.Option(help="simulate: bound of good requests.")] = None,
     slo_e2e_ms: Annotated[float | None, typer.Option(help="simulate: bound of good requests.")] = None,
@@ -66,6 +66,7 @@ def command(  # noqa: PLR0913 - one parameter per flag
         bounds = {"ttft_s": slo_ttft_ms, "tpot_s": slo_tpot_ms, "e2el_s": slo_e2e_ms}
         slo = Slo(**{bound: value / 1e3 for bound, value in bounds.items() if value is not None})
         report["traffic"] = planning.simulate(traffic, replicas, slo)
+    report["notes"] = list(planning.notes)
     _print(report, json)
 
 
@@ -104,4 +105,7 @@ def _print(report: dict[str, Any], as_json: bool) -> None:
         return
     from headrace.cli.tables import print_table
 
+    notes = report.pop("notes")
     print_table(("what", "value"), rows_of(report))
+    for note in notes:
+        print(note)

@@ -5,10 +5,10 @@ layers, with the header's shapes and number formats, are packed from zeros and r
 coefficients that their steps give are those of the whole model, whose bytes and operations are known.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from statistics import median
 
-from headrace.base.clock import now_s
+from headrace.base.clock import cpu_s, now_s
 from headrace.base.config import KVConfig, ModelConfig, ScheduleConfig
 from headrace.base.ids import BlockId, RequestId, SlotId
 from headrace.base.request import Request, SamplingParams
@@ -71,11 +71,15 @@ _STEPS = (
 )
 
 
-def rehearse(opened: OpenedModel) -> StepModel:
+def rehearse(opened: OpenedModel, on_cores: Callable[[float], None] | None = None) -> StepModel:
     """The step model of a model that is not loaded, fitted to steps of a part of it.
 
     Takes some seconds, and the memory of the part and of its head. The backend is the resolved one; the
     reference backend is rehearsed too, slowly and in few steps.
+
+    Args:
+        opened: the model's header and settings.
+        on_cores: is told how many cores the steps had, on average: CPU time over time.
 
     Raises:
         ConfigError, CheckpointError: as loading the model would.
@@ -87,9 +91,11 @@ def rehearse(opened: OpenedModel) -> StepModel:
         model = load_model(part, backend, min(MAX_KEYS, resolved.max_model_len), max_slots=MAX_ROWS)
         runner, room = _runner(opened, part, model, backend)
         fitted = step_model(resolved, part, model.weight_bytes)
-        seen = _run(runner, fitted.shape, room)
+        seen, cores = _run(runner, fitted.shape, room)
     finally:
         backend.close()
+    if on_cores is not None:
+        on_cores(cores)
     whole = step_model(resolved, checkpoint, resolved.model.weight_bytes(resolved.backend))
     return fit(whole, fitted, seen, len(checkpoint.spec.layers) / layers)
 
@@ -157,9 +163,13 @@ def _runner(
     return make_runner(resolve(config, model_facts(config, part), device), model, backend), length
 
 
-def _run(runner: Runner, shape: CostShape, length: int) -> Rehearsed:
-    """Run the steps that fit, each several times: the median counts."""
+def _run(runner: Runner, shape: CostShape, length: int) -> tuple[Rehearsed, float]:
+    """Run the steps that fit, each several times: the least counts, as other work only ever adds.
+
+    Also says how many cores they had.
+    """
     began_s = now_s()
+    used_s = stepped_s = 0.0
     seen: list[tuple[StepWork, float]] = []
     for step in _STEPS:
         if any(start + count + _REPEATS >= length for start, count in step.rows):
@@ -168,14 +178,17 @@ def _run(runner: Runner, shape: CostShape, length: int) -> Rehearsed:
         is_decode = all(count == 1 for _, count in step.rows)
         plan = _enter(runner, step)
         while len(times) < _REPEATS and (not times or now_s() - began_s < BUDGET_S):
+            before_s, cpu_before_s = now_s(), cpu_s()
             times.append(runner.run(plan).seconds)
+            used_s += cpu_s() - cpu_before_s
+            stepped_s += now_s() - before_s
             plan = _next(plan) if is_decode else _enter(runner, step)
         if is_decode and len(times) > 1:
             times = times[1:]  # the first gathers what the others find
-        seen.append((shape.work_of(plan.rows), median(times)))
+        seen.append((shape.work_of(plan.rows), min(times)))
         if now_s() - began_s > BUDGET_S:
             break
-    return tuple(seen)
+    return tuple(seen), used_s / stepped_s if stepped_s else 0.0
 
 
 def _enter(runner: Runner, step: _Step) -> StepPlan:

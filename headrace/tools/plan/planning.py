@@ -10,13 +10,25 @@ from headrace.base.metrics import Slo
 from headrace.engine.build import OpenedModel, device_facts, make_scheduler, open_model
 from headrace.engine.cost.rehearsal import rehearse
 from headrace.engine.resolve import resolve
-from headrace.tools.plan.report import PROMPTS, machine_of, memory_of, speed_of, traffic_of
+from headrace.tools.plan.report import PROMPTS, machine_of, memory_of, saturation, speed_of, traffic_of
 from headrace.tools.plan.simulate import simulate
 from headrace.tools.plan.sizes import sizes_of
 from headrace.tools.plan.speeds import Speeds
 from headrace.tools.plan.traffic import Traffic, span
 
 DEFAULT_CONTEXT = 512
+QUIET_SHARE = 0.6
+"""Of the compute threads' time; with less of the cores a rehearsal was disturbed."""
+
+
+def disturbance(cores: float, threads: int) -> list[str]:
+    """A warning when a rehearsal had fewer cores than it has compute threads."""
+    if cores >= QUIET_SHARE * threads:
+        return []
+    return [
+        f"warning: the speeds were measured with {cores:.1f} of {threads} cores: other work took the rest, "
+        "so they may be too low; plan again when the machine is quiet"
+    ]
 
 
 class Planning:
@@ -40,6 +52,7 @@ class Planning:
         self._available_bytes = device.memory_bytes
         self._speeds: Speeds | None = None
         self._limits: dict[str, Any] = {}
+        self._notes: list[str] = []
 
     def report(self, *, context: int | None = None, prompts: str | None = None) -> dict[str, Any]:
         """Memory, machine and speed as plain data.
@@ -69,11 +82,27 @@ class Planning:
             self._rehearsed().step_s,
             replicas=replicas,
         )
-        return traffic_of(found, slo)
+        line = saturation(found, traffic.rate)
+        if line is not None:
+            self._notes.append(line)
+        if replicas > 1:
+            self._notes.append(
+                f"replicas: each of the {replicas} has a machine like this one; they share no cores"
+            )
+        return {**traffic_of(found, slo), "replicas": replicas, "saturated": line is not None}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the figures must know, in sentences."""
+        return tuple(self._notes)
 
     def _rehearsed(self) -> Speeds:
         if self._speeds is None:
-            model = rehearse(self._opened)
+            resolved = self._opened.resolved
+            loads: list[float] = []
+            model = rehearse(self._opened, loads.append)
+            if resolved.backend == "native" and loads:
+                self._notes += disturbance(loads[0], resolved.threads)
             self._limits = machine_of(model.limits)
             self._speeds = Speeds(model, self._opened.resolved.step_limits.max_tokens)
         return self._speeds

@@ -12,6 +12,8 @@ from headrace.tools.plan.speeds import Speeds
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 PROMPTS = (128, 512, 2048, 8192)
 PERCENTILES = (50, 95, 99)
+SERVED_SHARE = 0.9
+"""Of the requests asked for; engines that serve fewer fall behind."""
 
 
 def memory_of(sizes: Sizes) -> dict[str, Any]:
@@ -95,6 +97,20 @@ def traffic_of(found: Simulated, slo: Slo) -> dict[str, Any]:
     figures["e2e_ms"] = _spread(one.e2el_s for one in latencies)
     figures["queue_ms"] = _spread(waits)
     return figures
+
+
+def saturation(found: Simulated, rate: float | None) -> str | None:
+    """A line when more is asked than is served; None: engines keep up, or users wait for answers."""
+    done = [life.timing for life in found.lives if not life.is_late]
+    if rate is None or len(done) < 2:
+        return None
+    arrivals = [life.timing.arrival_s for life in found.lives]
+    asked = throughput(len(arrivals) + found.refused, max(arrivals) - min(arrivals))
+    last = max(done, key=lambda timing: timing.finished_s)
+    own_s = last.finished_s - last.first_scheduled_s  # passes after the last arrival without any backlog
+    if throughput(len(done), found.seconds - own_s) >= SERVED_SHARE * asked:
+        return None
+    return f"saturated: {rate:g} requests/s asked, {throughput(len(done), found.seconds):.3g} served"
 
 
 def _latency(life: Lived) -> Latency:
