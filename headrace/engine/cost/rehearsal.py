@@ -30,6 +30,8 @@ MAX_KEYS = 4096
 MAX_ROWS = 32
 _BLOCK = 16
 _REPEATS = 5
+TELLING_S = 1e-3
+"""Threads of shorter steps mostly wait for each other: they do not say how many cores there were."""
 _PASSES = 6
 """The observations of one sitting are gone through so often: which side of the roofline a step is on depends
 on the coefficients."""
@@ -79,7 +81,8 @@ def rehearse(opened: OpenedModel, on_cores: Callable[[float], None] | None = Non
 
     Args:
         opened: the model's header and settings.
-        on_cores: is told how many cores the steps had, on average: CPU time over time.
+        on_cores: is told how many cores the steps had, on average: CPU time over time. Is not told when all
+            were too short to say.
 
     Raises:
         ConfigError, CheckpointError: as loading the model would.
@@ -94,7 +97,7 @@ def rehearse(opened: OpenedModel, on_cores: Callable[[float], None] | None = Non
         seen, cores = _run(runner, fitted.shape, room)
     finally:
         backend.close()
-    if on_cores is not None:
+    if on_cores is not None and cores:
         on_cores(cores)
     whole = step_model(resolved, checkpoint, resolved.model.weight_bytes(resolved.backend))
     return fit(whole, fitted, seen, len(checkpoint.spec.layers) / layers)
@@ -180,8 +183,9 @@ def _run(runner: Runner, shape: CostShape, length: int) -> tuple[Rehearsed, floa
         while len(times) < _REPEATS and (not times or now_s() - began_s < BUDGET_S):
             before_s, cpu_before_s = now_s(), cpu_s()
             times.append(runner.run(plan).seconds)
-            used_s += cpu_s() - cpu_before_s
-            stepped_s += now_s() - before_s
+            if times[-1] >= TELLING_S:
+                used_s += cpu_s() - cpu_before_s
+                stepped_s += now_s() - before_s
             plan = _next(plan) if is_decode else _enter(runner, step)
         if is_decode and len(times) > 1:
             times = times[1:]  # the first gathers what the others find
