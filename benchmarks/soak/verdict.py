@@ -13,7 +13,7 @@ RED_S = 1.0
 RECOVERY_S = 3.0
 GROWTH = 0.02
 HEALTH_S = 1.0
-WINDOW_S = 5.0
+LEAST_WINDOW_S, MOST_WINDOW_S = 5.0, 60.0
 """Seconds over which memory is averaged."""
 
 
@@ -86,10 +86,16 @@ def _memory(found: Found) -> Iterable[Check]:
 
 
 def growth(life: Life, settle_s: float, end: float) -> float | None:
-    """Memory at the end of the load over that after the settling time, less 1; None: too short a life."""
-    first = [m for t, m in life.samples if 0 <= t - life.start - settle_s <= WINDOW_S]
-    last = [m for t, m in life.samples if 0 <= end - t <= WINDOW_S]
-    if not (first and last) or end - life.start < settle_s + 2 * WINDOW_S:
+    """Memory at the end of the load over that after the settling time, less 1; None: too short a life.
+
+    Medians over an eighth of the time between, at most a minute: bodies of 300 KB make the memory of the
+    HTTP process swing by a seventh within seconds, and a sample at a trough is no growth.
+    """
+    rest_s = end - life.start - settle_s
+    window_s = min(MOST_WINDOW_S, max(LEAST_WINDOW_S, rest_s / 8))
+    first = [m for t, m in life.samples if 0 <= t - life.start - settle_s <= window_s]
+    last = [m for t, m in life.samples if 0 <= end - t <= window_s]
+    if not (first and last) or rest_s < 2 * window_s:
         return None
     return statistics.median(last) / statistics.median(first) - 1
 

@@ -90,7 +90,7 @@ class StepMasks(Protocol):
     """The tokens that rows may draw; made while the step computes, and taken when it draws."""
 
     slots: tuple[SlotId, ...]
-    """The slot of each mask. A slot whose row checks drafts has one for each token that the row draws."""
+    """The slot of each mask; rows under a grammar check no drafts."""
 
     def take(self) -> memoryview:
         """Wait for the masks.

@@ -120,7 +120,7 @@ class EngineCore:
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute a planned step."""
-        return self.runner.run(self.structured.attach(plan, self.runner.drafts_held))
+        return self.runner.run(self.structured.attach(plan))
 
     def wait_s(self) -> float | None:
         """Seconds after which `step` may do more without any event; None: never."""

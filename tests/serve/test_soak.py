@@ -150,6 +150,13 @@ def test_growth_is_that_after_the_settling_time() -> None:
     assert growth(Life("engine", 100.0, life.samples[100:]), 60, 120) is None
 
 
+def test_swings_are_no_growth_and_a_slow_rise_is() -> None:
+    swinging = [(float(t), 150.0 if t % 20 < 6 else 190.0) for t in range(600)]
+    assert growth(Life("http", 0.0, swinging), 60, 600) == pytest.approx(0.0)
+    rising = [(t, m + t / 60) for t, m in swinging]  # 1 MiB a minute
+    assert (growth(Life("http", 0.0, rising), 60, 600) or 0.0) > 0.02
+
+
 def test_kills_leave_the_last_part_alone() -> None:
     moments = Plan(seconds=600, streams=1, kills=10).moments(time.monotonic())
     assert len(moments) == 10

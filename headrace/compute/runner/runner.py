@@ -1,6 +1,6 @@
 """The runner: `run(StepPlan) -> StepResult`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.base.clock import now_s
@@ -63,11 +63,6 @@ class Runner:
         self._decode = Decode(parts.state, parts.pool, parts.backend, parts.rope_rows)
         geometry = parts.pool.geometry
         self._token_bytes = geometry.block_bytes // geometry.block_size
-
-    @property
-    def drafts_held(self) -> Mapping[int, Sequence[int]]:
-        """By slot, the drafts that its next row may check."""
-        return {} if self._parts.drafting is None else self._parts.drafting.held
 
     def run(self, plan: StepPlan) -> StepResult:
         """Do what the plan says: ends, begins, moves, rows.

@@ -39,8 +39,8 @@ class SamplingState:
         self._penalties = np.zeros((num_slots, 3), np.float32)
         self._num_logprobs = np.full(num_slots, -1, np.int32)
         self._extras: dict[int, SlotExtras] = {}
-        self._masks: dict[int, list[NDArray[np.uint32]]] = {}
-        """By slot, of each token that is drawn: after no draft, after one, and so on."""
+        self._masks: dict[int, NDArray[np.uint32]] = {}
+        """By slot."""
 
     def begin(self, slot: int, request: Request, output: Sequence[int]) -> None:
         """A sequence enters a slot with its output so far.
@@ -85,8 +85,7 @@ class SamplingState:
         self._masks = {}
         if masks is not None:
             rows = np.frombuffer(masks.take(), np.uint32).reshape(len(masks.slots), -1)
-            for slot, row in zip(masks.slots, rows, strict=True):
-                self._masks.setdefault(int(slot), []).append(row)
+            self._masks = {int(slot): row for slot, row in zip(masks.slots, rows, strict=True)}
 
     def num_logprobs(self, slot: int) -> int:
         """Top log-probabilities that the slot's request wants; -1: none at all."""
@@ -128,8 +127,7 @@ class SamplingState:
     def _mask(self, draw: Draw, extras: SlotExtras | None) -> NDArray[np.uint32] | None:
         """The tokens that may be drawn, by the request and by its grammar; None: all."""
         own = None if extras is None else extras.mask
-        along = self._masks.get(draw.slot)
-        made = None if along is None else along[len(draw.drafts)]
+        made = self._masks.get(draw.slot)
         if own is None or made is None:
             return made if own is None else own
         return own & made

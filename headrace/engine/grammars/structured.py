@@ -4,7 +4,7 @@ A matcher follows the tokens that were committed, whatever steps they came in: a
 back goes on with its own.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from threading import Lock
 
@@ -19,8 +19,6 @@ from headrace.host.grammar.cache import MatcherCache
 from headrace.host.grammar.compiler import Compiler, GrammarVocabulary
 from headrace.host.grammar.masks import MaskMaker
 from headrace.host.grammar.matcher import Matcher
-
-NO_DRAFTS: Mapping[int, Sequence[int]] = {}
 
 
 class Structured:
@@ -97,13 +95,8 @@ class Structured:
             self._ahead[request.request_id] = matcher.num_bytes
             self.ahead_bytes += matcher.num_bytes
 
-    def attach(self, plan: StepPlan, drafts: Mapping[int, Sequence[int]] = NO_DRAFTS) -> StepPlan:
-        """The plan with the masks of its rows, which are made from now on.
-
-        Args:
-            plan: the plan.
-            drafts: by slot, those that the runner holds.
-        """
+    def attach(self, plan: StepPlan) -> StepPlan:
+        """The plan with the masks of its rows, which are made from now on."""
         if not self._by_request and not self._by_slot:
             return plan
         for slot in plan.ends:
@@ -119,8 +112,7 @@ class Structured:
         slots = [row.slot for row in rows]
         if self._masks is None:
             self._masks = MaskMaker(self.prepare().compiler.vocabulary.words, self._threads)
-        along = [drafts.get(row.slot, ())[: row.num_drafts] for row in rows]
-        return replace(plan, masks=self._masks.start(slots, [self._by_slot[slot] for slot in slots], along))
+        return replace(plan, masks=self._masks.start(slots, [self._by_slot[slot] for slot in slots]))
 
     def settle(self, deltas: Iterable[Delta]) -> tuple[Delta, ...]:
         """Follow what was committed; an error says what the grammar's was."""

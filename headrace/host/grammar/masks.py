@@ -29,25 +29,12 @@ class MaskMaker:
         self._crew = _crew(threads)
         self._thread = _worker()
 
-    def start(
-        self,
-        slots: Sequence[SlotId],
-        matchers: Sequence[Matcher],
-        drafts: Sequence[Sequence[int]] | None = None,
-    ) -> "Masks":
-        """Begin to make the masks of these slots; the matchers must not move before they are taken.
-
-        `drafts` of each slot: it gets a mask for the next token, and one after each of its drafts.
-        """
-        counts = [1] * len(slots) if drafts is None else [1 + len(each) for each in drafts]
-        total = sum(counts)
-        if total > len(self._buffer):
-            self._buffer = np.zeros((total, self._words), np.uint32)
-        rows = self._buffer[:total]
+    def start(self, slots: Sequence[SlotId], matchers: Sequence[Matcher]) -> "Masks":
+        """Begin to make the masks of these slots; the matchers must not move before they are taken."""
+        if len(matchers) > len(self._buffer):
+            self._buffer = np.zeros((len(matchers), self._words), np.uint32)
+        rows = self._buffer[: len(matchers)]
         make = partial(self._make, rows, matchers)
-        if drafts is not None and total > len(slots):
-            make = partial(self._make_along, rows, matchers, drafts)
-            slots = [slot for slot, count in zip(slots, counts, strict=True) for _ in range(count)]
         try:
             made = self._thread.submit(make)
         except RuntimeError:  # the machine has no thread left: made here, later than wanted
@@ -82,33 +69,6 @@ class MaskMaker:
         except BaseException:  # noqa: BLE001 - one after the other, each finds out whether it is the one
             return False
         return True
-
-    def _make_along(
-        self, rows: np.ndarray[Any, Any], matchers: Sequence[Matcher], drafts: Sequence[Sequence[int]]
-    ) -> None:
-        """As `_make`, one after the other."""
-        began_s, first = now_s(), 0
-        for matcher, along in zip(matchers, drafts, strict=True):
-            _fill_along(rows[first : first + 1 + len(along)], matcher, along)
-            first += 1 + len(along)
-        self.seconds += now_s() - began_s
-
-
-def _fill_along(rows: np.ndarray[Any, Any], matcher: Matcher, drafts: Sequence[int]) -> None:
-    """The masks before the first draft, and after each; the matcher stays where it is.
-
-    Where the grammar forbids a draft another token is drawn, and nothing after it counts. An empty mask after
-    a draft ends the row there; it is the next row's first, and fails that one.
-    """
-    state = matcher
-    for i, row in enumerate(rows):
-        if i:
-            state = matcher.copy() if i == 1 else state
-            if not state.allows(drafts[i - 1]):
-                rows[i:] = 0
-                return
-        if not state.fill(row.ctypes.data, row.nbytes):
-            row[:] = 0
 
 
 def _worker() -> ThreadPoolExecutor:

@@ -35,25 +35,6 @@ class Matcher:
         except BaseException as error:  # noqa: BLE001 - the border of a request; the library's panics too
             self.fail(error)
 
-    def allows(self, token: int) -> bool:
-        """Go on by one token; False: the grammar does not allow it, and this matcher is of no more use."""
-        if self.fault is not None:
-            return False
-        try:
-            return bool(self.inner.consume_token(token))
-        except BaseException as error:  # noqa: BLE001 - the border of a request; the library's panics too
-            self.fail(error)
-            return False
-
-    def copy(self) -> "Matcher":
-        """Another matcher at the same place."""
-        try:
-            return Matcher(self.inner.deep_copy())
-        except BaseException as error:  # noqa: BLE001 - the border of a request; the library's panics too
-            broken = Matcher(self.inner)
-            broken.fail(error)
-            return broken
-
     def fill(self, address: int, num_bytes: int) -> bool:
         """Write the mask of the next token to memory of the caller; False: there is none, see `error`."""
         if self.fault is not None:
