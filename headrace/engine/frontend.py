@@ -3,7 +3,6 @@
 Thread-safe. Outputs are handed to a request's sink in the thread that receives events.
 """
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -87,6 +86,8 @@ class Questions:
 
     async def ask_soon(self, make: Callable[[int], Question]) -> Reply | None:
         """`ask` for event loops: however many wait for the engine, they keep no thread from others."""
+        import asyncio  # noqa: PLC0415 - programs without an event loop need not load it
+
         loop = asyncio.get_running_loop()
         answer = loop.create_future()
 

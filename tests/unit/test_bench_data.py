@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
-from headrace.base.errors import ConfigError, RequestError
+from headrace.base.errors import ConfigError, RequestError, UnreachableError
 from headrace.cli.main import build
 from headrace.tools.bench import offline
 from headrace.tools.bench.arrivals import recorded
@@ -428,7 +428,6 @@ def test_a_ramp_and_a_comparison_are_told(scripted, tmp_path: Path):
         ("serve --endpoint chats", "--endpoint"),
         ("serve --timeout 0", "--timeout"),
         ("serve --url ftp://x", "ftp://x"),
-        ("serve --url 127.0.0.1:1", "is the server up"),
         ("compare 127.0.0.1:1 127.0.0.1:2 --pairs 4", "--pairs"),
     ],
 )
@@ -436,3 +435,9 @@ def test_flags_that_make_no_sense_are_refused_in_words(flags, word):
     done = CliRunner().invoke(build(["bench"]), ["bench", *flags.split()])
     assert isinstance(done.exception, (RequestError, ConfigError))
     assert word in str(done.exception)
+
+
+def test_a_server_that_is_not_there_is_no_wrong_flag():
+    done = CliRunner().invoke(build(["bench"]), ["bench", "serve", "--url", "127.0.0.1:1"])
+    assert isinstance(done.exception, UnreachableError)
+    assert "no server answers at http://127.0.0.1:1" in str(done.exception)

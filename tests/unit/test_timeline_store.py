@@ -138,8 +138,8 @@ def test_the_bar_is_as_wide_as_asked_and_every_part_has_a_look(capsys: pytest.Ca
     assert set(LOOKS) == set(PartName)
     show(timeline_body(line()))
     shown = capsys.readouterr().out
-    assert shown.splitlines()[0].count("░") == 25
-    assert shown.splitlines()[0].count("█") == 75
+    assert shown.splitlines()[0].count("Q") == 25
+    assert shown.splitlines()[0].count("D") == 75
     assert "\x1b" not in shown
     assert "queue" in shown
     assert "slots" in shown
