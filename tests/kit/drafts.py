@@ -24,6 +24,7 @@ class Scripted:
     """
 
     needs = Needs.NOTHING
+    auto_place = 0
 
     def __init__(self, say: Callable[[Sequence[int]], Sequence[int]]) -> None:
         self._say = say

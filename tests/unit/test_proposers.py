@@ -153,8 +153,8 @@ def test_an_ask_takes_a_fifth_of_a_millisecond_at_most(name):
 class Silent:
     needs = Needs.NOTHING
 
-    def __init__(self, drafts):
-        self.drafts, self.slots = drafts, set()
+    def __init__(self, drafts, auto_place=0):
+        self.drafts, self.slots, self.auto_place = drafts, set(), auto_place
 
     def begin(self, slot):
         self.slots.add(slot)
@@ -173,7 +173,7 @@ def request(speculate=None):
 
 
 def test_a_request_chooses_its_method():
-    drafting = Drafting({"ngram": Silent([5]), "suffix": Silent([6, 7])}, Speculation(AUTO))
+    drafting = Drafting({"ngram": Silent([5], 1), "suffix": Silent([6, 7], 0)}, Speculation(AUTO))
     for slot, wish in enumerate((None, "ngram", "suffix", "off", "auto,depth=1")):
         drafting.begin(slot, request(wish))
         assert not drafting.grow(slot, 2, [2])
@@ -187,8 +187,14 @@ def test_a_request_chooses_its_method():
     assert drafting.agree(4, [6, 1]) == (2, 1)
 
 
+def test_auto_asks_suffix_first_and_each_method_has_a_place_of_its_own():
+    places = {name: make().auto_place for name, make in PROPOSERS.all().items()}
+    assert len(set(places.values())) == len(places)
+    assert min(places, key=places.__getitem__) == "suffix"
+
+
 def test_auto_asks_the_next_method_where_one_is_silent():
-    drafting = Drafting({"ngram": Silent([5]), "suffix": Silent([])}, Speculation(AUTO))
+    drafting = Drafting({"ngram": Silent([5], 1), "suffix": Silent([], 0)}, Speculation(AUTO))
     drafting.begin(0, request())
     drafting.know(0, [1])
     assert drafting.propose([(0, 3)]) == [1]

@@ -9,9 +9,6 @@ from headrace.base.request import Request
 from headrace.base.tasks import AUTO, OFF, Speculation
 from headrace.compute.spec.proposer import Ask, Needs, Proposer
 
-AUTO_ORDER = ("suffix", "ngram")
-"""Of the methods of `auto`, the next is asked when one has nothing to say."""
-
 
 class Drafting:
     """Proposers and the drafts that slots hold.
@@ -35,8 +32,7 @@ class Drafting:
         self._order_by_method: dict[str, tuple[Proposer, ...]] = {OFF: ()}
         for name, proposer in proposers.items():
             self._order_by_method[name] = (proposer,)
-        order = [name for name in AUTO_ORDER if name in proposers] or list(proposers)
-        self._order_by_method[AUTO] = tuple(proposers[name] for name in order)
+        self._order_by_method[AUTO] = tuple(sorted(proposers.values(), key=lambda p: p.auto_place))
         self._order_by_slot: dict[int, tuple[Proposer, ...]] = {}
         self._ids_by_slot: dict[int, list[int]] = {}
         self.held: dict[int, list[int]] = {}

@@ -32,6 +32,8 @@ class Proposer(Protocol):
     """
 
     needs: Needs
+    auto_place: int
+    """Under `auto` the one with the lowest is asked first, the next where it has nothing to say."""
 
     def begin(self, slot: int) -> None:
         """Another sequence is in the slot, or the same one comes back: forget what was known."""

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.base.metrics import percentile
 from headrace.engine.outputs import RequestOutput
 
 KEPT = 512
 WINDOW_S = 60.0
 NUM_SLOWEST = 8
-SHARES = (0.5, 0.9, 0.99)
+PERCENTS = (50, 90, 99)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,5 @@ class Recent:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """The nearest-rank percentiles 50, 90 and 99; nothing for no values."""
-    ordered = sorted(values)
-    last = len(ordered) - 1
-    return {f"p{share * 100:g}": ordered[min(last, int(share * len(ordered)))] for share in SHARES if ordered}
+    """Percentiles 50, 90 and 99, as everywhere (`base/metrics`); nothing for no values."""
+    return {f"p{percent}": percentile(values, percent) for percent in PERCENTS if values}

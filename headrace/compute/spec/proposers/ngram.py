@@ -68,6 +68,7 @@ class NGram:
     """See the module's page."""
 
     needs = Needs.NOTHING
+    auto_place = 1
 
     def __init__(self) -> None:
         self._index_by_slot: dict[int, _Index] = {}

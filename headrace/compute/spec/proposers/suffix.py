@@ -115,6 +115,7 @@ class Suffix:
     """See the module's page."""
 
     needs = Needs.NOTHING
+    auto_place = 0
 
     def __init__(self) -> None:
         self._places_by_slot: dict[int, _Places] = {}
