@@ -13,6 +13,7 @@ from headrace.base.errors import EngineDeadError, RequestError
 from headrace.cli.main import main
 from headrace.cli.settings import gather
 from headrace.tools.bench.bootstrap import T_975
+from headrace.tools.bench.run import Plan
 from headrace.tools.tune import live, report
 from headrace.tools.tune.duel import Rules, Verdict, gain, judge, student
 from headrace.tools.tune.knobs import DEFAULT, KNOBS, Knob, Point, flags_of, knobs
@@ -106,6 +107,35 @@ def test_the_budget_is_kept_and_a_quarter_of_it_is_left_for_the_end():
     whole = search(Machine(seqs, noise=0.01), budget=100.0)
     assert not whole.is_out_of_time
     assert whole.best == {"schedule.max_num_seqs": 32}
+
+
+def test_a_question_that_stays_open_leaves_time_for_the_last_comparison():
+    class Restless(Machine):
+        def measure(self, first: Point, second: Point, number: int) -> Pair:
+            if "kv.prefix_cache" in second:
+                return Pair(1.5 if number % 2 else 0.7, 1.0)
+            return Pair(1.3 + number % 2 / 1000, 1.0)
+
+    turned = (Knob("schedule.max_num_seqs", (16,), ""), Knob("kv.prefix_cache", (False,), ""))
+    found = search(Restless(lambda _: 1.0), turned, budget=24.0)
+    assert found.is_out_of_time
+    assert found.best == {"schedule.max_num_seqs": 16}
+
+
+def test_starting_servers_is_no_measuring(monkeypatch: pytest.MonkeyPatch):
+    moments = [0.0]
+
+    class Slow(live.LivePairs):
+        def _server(self, point: Point) -> Any:
+            moments[0] += 100.0
+
+        async def _score(self, server: Any, plan: Any) -> float:
+            moments[0] += 2.0
+            return 1.0
+
+    monkeypatch.setattr(live, "now_s", lambda: moments[0])
+    pair = Slow("m", Plan(users=1)).measure(DEFAULT, {"kv.prefix_cache": False}, 0)
+    assert pair.seconds == 4.0
 
 
 def test_a_setting_that_is_refused_is_said_and_passed_over():
