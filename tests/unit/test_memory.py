@@ -1,9 +1,12 @@
 """Large requests do not stay in the size of the process."""
 
+import subprocess
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
+import pytest
 from starlette.requests import Request
 
 from headrace.base.errors import ContextLengthError, RequestError
@@ -66,3 +69,39 @@ def test_long_texts_are_encoded_one_at_a_time_and_as_ever(monkeypatch):
 
 def test_memory_can_be_given_back_at_any_time():
     assert give_back() is None
+
+
+HEAPS = """
+import ctypes, sys, threading
+from headrace.base.memory import keep_small
+if sys.argv[2] == "small":
+    assert keep_small()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.fopen.restype = ctypes.c_void_p
+libc.malloc_info.argtypes = (ctypes.c_int, ctypes.c_void_p)
+libc.fclose.argtypes = (ctypes.c_void_p,)
+together = threading.Barrier(4)
+def work():
+    together.wait()
+    assert all(libc.malloc(5000) for _ in range(100))
+    together.wait()
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+file = libc.fopen(sys.argv[1].encode(), b"w")
+assert libc.malloc_info(0, file) == 0 and libc.fclose(file) == 0
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc only")
+def test_threads_of_a_process_that_keeps_small_share_one_heap(tmp_path):
+    num_heaps: dict[str, int] = {}
+    for name in ("small", "plain"):
+        info = tmp_path / name
+        subprocess.run([sys.executable, "-c", HEAPS, str(info), name], check=True)
+        num_heaps[name] = info.read_text().count("<heap nr=")
+    assert num_heaps["small"] == 1
+    assert num_heaps["plain"] > 1  # so the test can fail

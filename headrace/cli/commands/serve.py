@@ -36,9 +36,11 @@ def command(
         _print_settings(open_model(settings.config, with_text=False).resolved, settings, is_whole=True)
         return
 
+    from headrace.base.memory import keep_small
     from headrace.engine.process.spawn import spawn
     from headrace.serve.address import bind
 
+    keep_small()
     sock = bind(settings.config.serve)  # first: a taken port costs no start
     # The engine process imports its modules while this one imports the server.
     spawned = None if settings.config.serve.in_process else spawn()
