@@ -8,6 +8,7 @@ from headrace.base.errors import HeadraceError
 from headrace.base.ids import BlockKey
 from headrace.base.step import BlockMove
 from headrace.host.kv import keys as keys_module
+from headrace.host.kv.keyed import KeyedPool
 from headrace.host.kv.keys import Domain, KeyChain, block_key
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.kv.pool import BlockPool
@@ -111,7 +112,7 @@ def copy_in_the_wrong_direction(patch):
     def move(*, kind, src, dst):
         return BlockMove(kind=kind, src=dst, dst=src)
 
-    patch.setattr("headrace.host.kv.ledger.BlockMove", move)
+    patch.setattr("headrace.host.kv.keyed.BlockMove", move)
 
 
 @fault
@@ -178,10 +179,10 @@ def rejected_drafts_published(patch):
 @fault
 def whole_prompt_taken_as_a_hit(patch):
     def find_all(self, tokens, chain, max_cached):
-        usable = len(tokens) // self.block_size
+        usable = len(tokens) // self._size
         return self._index.find(chain.extend(tokens, usable), usable)
 
-    patch.setattr(KVLedger, "_find", find_all)
+    patch.setattr(KeyedPool, "find", find_all)
 
 
 @fault

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from headrace.base.errors import ConfigError, InvariantError
 from headrace.base.ids import BlockId, RequestId
-from headrace.base.step import BlockMove, MoveKind
 from headrace.host.kv.audit import check_books
+from headrace.host.kv.keyed import KeyedPool
 from headrace.host.kv.keys import KeyChain
 from headrace.host.kv.pool import BlockPool
 from headrace.host.kv.prefix import PrefixIndex, PrefixLookups, PrefixStats
@@ -42,6 +42,7 @@ class KVLedger:
         self.block_states = self._pool.states
         """A `BlockState` for each block."""
         self._index = PrefixIndex(num_blocks, block_size)
+        self._keyed = KeyedPool(self._pool, self._index, block_size, is_on=prefix_cache)
         self._tables: dict[RequestId, BlockTable] = {}
         self.lookups = PrefixLookups(self._index, block_size, prefix_cache)
 
@@ -92,7 +93,7 @@ class KVLedger:
         Returns:
             (cached tokens, how many of their blocks nobody holds now: taking them uses up available blocks).
         """
-        found = self._find(tokens, chain, max_cached)
+        found = self._keyed.find(tokens, chain, max_cached)
         return len(found) * self.block_size, sum(self._pool.refs[block] == 0 for block in found)
 
     def open(
@@ -121,7 +122,7 @@ class KVLedger:
         """
         if request_id in self._tables:
             raise InvariantError(f"request {request_id!r} already has a block table")
-        found = self._find(tokens, chain, max_cached)
+        found = self._keyed.find(tokens, chain, max_cached)
         for block in found:
             self._pool.share(block)
         self._tables[request_id] = BlockTable(blocks=found, chain=chain, num_published=len(found))
@@ -166,26 +167,19 @@ class KVLedger:
             raise InvariantError(f"cannot reserve [{start}, {end}) of {request_id!r}: {len(blocks)} blocks")
         if last <= len(blocks) and first + 1 == last and refs[blocks[first]] == 1:
             if self._pool.keys[blocks[first]] is not None:
-                self._withdraw(blocks[first:last])
+                self._keyed.withdraw(blocks[first:last])
             return NOTHING_TO_DO  # one more token in a block of one's own: the usual case
         shared = [i for i in range(first, min(last, len(blocks))) if refs[blocks[i]] > 1]
         fresh = max(0, last - len(blocks))
         if fresh + len(shared) > self._pool.num_available:
             return None
-        self._withdraw(blocks[first:last])
+        self._keyed.withdraw(blocks[first:last])
         if not shared and not fresh:
             return NOTHING_TO_DO
-        moves: list[BlockMove] = []
-        swapped: list[tuple[int, BlockId]] = []
-        for i in shared:
-            old, new = blocks[i], self._take()
-            moves.append(BlockMove(kind=MoveKind.COPY, src=old, dst=new))
-            self._pool.drop(old)
-            blocks[i] = new
-            swapped.append((i, new))
-        new_blocks = tuple(self._take() for _ in range(fresh))
+        moves = self._keyed.unshare(table, shared)
+        new_blocks = tuple(self._keyed.take() for _ in range(fresh))
         blocks.extend(new_blocks)
-        return Grant(new_blocks=new_blocks, swapped=tuple(swapped), moves=tuple(moves))
+        return Grant(new_blocks=new_blocks, swapped=tuple((i, blocks[i]) for i in shared), moves=moves)
 
     def publish(self, request_id: RequestId, tokens: Sequence[int], num_valid: int) -> None:
         """Make full blocks findable.
@@ -204,13 +198,7 @@ class KVLedger:
                 f"cannot publish {num_valid} positions of {request_id!r}: {len(tokens)} accepted tokens, "
                 f"{len(table.blocks)} blocks"
             )
-        keys = table.chain.extend(tokens, full)
-        for i in range(table.num_published, full):
-            block = table.blocks[i]
-            self._index.remember(table.chain, i, tokens)
-            if self._pool.keys[block] is None and self._index.insert(keys[i], block, table.chain.tenant):
-                self._pool.keys[block] = keys[i]
-        table.num_published = full
+        self._keyed.publish(table, tokens, full)
 
     def close(self, request_id: RequestId) -> bool:
         """Release all blocks, the last first: so eviction eats a prefix from its end. False: it has none."""
@@ -243,24 +231,3 @@ class KVLedger:
             return self._tables[request_id]
         except KeyError:
             raise InvariantError(f"request {request_id!r} has no block table") from None
-
-    def _withdraw(self, blocks: Sequence[BlockId]) -> None:
-        """Forget content that its only holder will overwrite (a fork that outlived its parent)."""
-        for block in blocks:
-            key = self._pool.keys[block]
-            if key is not None and self._pool.refs[block] == 1:
-                self._index.withdraw(key)
-                self._pool.keys[block] = None
-
-    def _take(self) -> BlockId:
-        block, evicted = self._pool.take()
-        if evicted is not None:
-            self._index.evict(evicted)
-        return block
-
-    def _find(self, tokens: Sequence[int], chain: KeyChain, max_cached: int | None) -> list[BlockId]:
-        if not self.prefix_cache:
-            return []
-        most = len(tokens) - 1 if max_cached is None else min(len(tokens) - 1, max_cached)
-        usable = most // self.block_size
-        return self._index.find(chain.extend(tokens, usable), usable) if usable > 0 else []
