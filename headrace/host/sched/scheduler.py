@@ -9,26 +9,22 @@ finishes.
 may run ahead of results by one step.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
-from headrace.base.errors import InvariantError, RequestError
+from headrace.base.errors import InvariantError
 from headrace.base.ids import RequestId
 from headrace.base.messages import Picture
 from headrace.base.metrics.timeline import Timeline
 from headrace.base.request import FinishReason, Request
 from headrace.base.step import Delta, Progress, Row, RowResult, StepPlan, StepResult
-from headrace.host.kv.keys import Domain, KeyChain
 from headrace.host.kv.ledger import KVLedger
-from headrace.host.sched import admission
 from headrace.host.sched.audit import check_batches, check_no_stall, check_sequences
 from headrace.host.sched.batch import Batch, StepNotes
 from headrace.host.sched.beams.forks import Forks
 from headrace.host.sched.drafts.depth import Depth
-from headrace.host.sched.fair.account import Account, Accounts
+from headrace.host.sched.entry.arrivals import Arrivals
 from headrace.host.sched.fair.deadlines import Deadlines
-from headrace.host.sched.fair.door import Door
 from headrace.host.sched.fair.late import late_ones, next_late_s
-from headrace.host.sched.fair.rank import rank_of
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.outcome import accept, last_words
 from headrace.host.sched.picture import take_picture
@@ -67,15 +63,15 @@ class Scheduler:
         self._now_s = now_s
         self._sequences: dict[RequestId, Sequence] = {}
         self._queue = WaitQueue(now_s(), limits.ageing_s)
-        self._accounts = Accounts()
         self._deadlines = Deadlines()
         self._displaced: list[Delta] = []
         self.drafts = drafts or Depth()
         self._planner = Planner(ledger, policy, limits, self._queue, self.drafts, now_s)
         self._roster = self._planner.roster
         self._forks = Forks(ledger, self._roster, self._queue, self._sequences)
+        self._arrivals = Arrivals(self._sequences, ledger, self._queue, self._forks, limits)
         self._planned: dict[int, Batch] = {}
-        self._step = self._num_arrived = self._slot_steps = self._wasted = self._late = 0
+        self._step = self._slot_steps = self._wasted = self._late = 0
 
     # ---- requests come and go ----
 
@@ -90,18 +86,14 @@ class Scheduler:
             ContextLengthError: one exceeds the context limit.
             OverloadError: the queue is full.
         """
-        names = {r.request_id for r in requests}
-        if len(names) < len(requests) or not names.isdisjoint(self._sequences):
-            raise RequestError(f"request id in use: {', '.join(sorted(names))}", param="request_id")
-        for request in requests:
-            admission.check_request(request, self._ledger, self._limits)
         now_s = self._now_s()
-        account = self._accounts.of(requests[0].terms.tenant, now_s)
-        door = Door(self._queue, account, self._roster.num_free, self._limits, self._planner.entrance.rate)
-        for seq in door.enter(requests, now_s):
+        leaving = self._arrivals.check(requests, self._roster.num_free, self._planner.entrance.rate, now_s)
+        for seq in leaving:
             self._displaced.append(self._end(seq, FinishReason.ERROR, now_s, trouble=_DISPLACED))
         for request in requests:
-            self._enqueue(request, now_s, account, is_held=is_held)
+            seq = self._arrivals.enter(request, now_s, is_held=is_held)
+            self.drafts.open(seq)
+            self._deadlines.add(seq, len(self._sequences))
 
     def let_go(self, request_ids: Iterable[RequestId]) -> None:
         """What these were held for is there: those that are not over may run."""
@@ -226,19 +218,6 @@ class Scheduler:
         check_sequences(self._sequences, self._queue, self._roster, self._ledger)
         check_batches(self._planned.values(), self._roster, self._ledger, self._limits)
 
-    def _enqueue(self, request: Request, now_s: float, account: Account, *, is_held: bool) -> None:
-        arrival_s = min(request.arrival_s, now_s) if request.arrival_s > 0.0 else now_s
-        rank = rank_of(request, now_s, self._num_arrived, self._limits.ageing_s)
-        chain = KeyChain(Domain.of(request), self._ledger.block_size, account.tenant.name)
-        seq = Sequence(request, chain, rank, arrival_s, account)
-        seq.life.waits[WaitReason.STEP] = now_s - arrival_s
-        self._num_arrived += self._forks.open(seq)
-        self.drafts.open(seq)
-        self._sequences[request.request_id] = seq
-        self._deadlines.add(seq, len(self._sequences))
-        seq.leader = _leader_of(seq, self._sequences)
-        (self._queue.hold if is_held else self._queue.push)(seq, now_s)
-
     def _take(self, seq: Sequence, row: Row, result: RowResult, now_s: float) -> Delta | None:
         if result.error is not None:  # what this row computed is not to be trusted: do not publish it
             asked, news = self._forks.leader_of(seq) if seq.is_beam else seq, last_words(seq, row, result)
@@ -291,13 +270,3 @@ class Scheduler:
         del self._sequences[seq.request_id]
         self._queue.release(seq.request_id, now_s)
         return seq.closing_delta(finish, now_s, trouble=trouble, news=news)
-
-
-def _leader_of(seq: Sequence, sequences: Mapping[RequestId, Sequence]) -> Sequence | None:
-    """The sequence whose prompt blocks this one can share (not when it needs their log-probs)."""
-    request = seq.request
-    leader = sequences.get(request.leader) if request.leader is not None else None
-    if leader is None or leader is seq or request.sampling.prompt_logprobs is not None:
-        return None
-    is_same = leader.request.prompt_ids == request.prompt_ids and leader.chain.domain == seq.chain.domain
-    return leader if is_same else None
