@@ -60,6 +60,14 @@ nb::object run(nb::handle self, const Array<int32_t, 1> &token_ids, const Array<
     return nb::cast(nb::ndarray<nb::numpy, float>(const_cast<float *>(program.output()), 2, shape, self, strides));
 }
 
+// A value of the program as a numpy view of its memory, [most rows, columns].
+nb::object value(nb::handle self, const RefTuple &ref) {
+    const Program::Rectangle found = nb::cast<BoundProgram &>(self).program->value(to_ref(ref));
+    const size_t shape[2] = {static_cast<size_t>(found.rows), static_cast<size_t>(found.width)};
+    const int64_t strides[2] = {found.ld, 1};
+    return nb::cast(nb::ndarray<nb::numpy, float>(found.data, 2, shape, self, strides));
+}
+
 void add_matmul(BoundProgram &p, const RefTuple &x, int32_t quant, int32_t group, const RefTuple &out,
                 std::shared_ptr<FloatVector> bias, bool accumulate) {
     Op op = make_op(OpKind::Matmul, x, out);
@@ -184,6 +192,7 @@ void bind_program(nb::module_ &module) {
                  p.program->add(std::move(op), nullptr);
              })
         .def("finish", [](BoundProgram &p, const RefTuple &output) { p.program->finish(to_ref(output)); })
+        .def("value", &value, nb::arg("ref"))
         .def("run", &run, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(), nb::arg("row_of").noconvert(),
              nb::arg("query_start").noconvert(), nb::arg("key_len").noconvert(), nb::arg("tables").noconvert(),
              nb::arg("rope_rows").noconvert(), nb::arg("logit_rows").noconvert())

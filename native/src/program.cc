@@ -90,6 +90,14 @@ int32_t Program::add_group(std::vector<std::shared_ptr<PackedMatrix>> parts) {
     return static_cast<int32_t>(groups_.size()) - 1;
 }
 
+Program::Rectangle Program::value(const Ref &ref) const {
+    check_ref(ref);
+    if (ref.buffer == kNone) fail("a value needs a buffer");
+    const Buffer &buffer = buffers_[ref.buffer];
+    if (buffer.private_offset != kShared) fail("threads may have a private value each; it cannot be seen from outside");
+    return {reinterpret_cast<float *>(arena_->data() + buffer.offset) + ref.column, max_rows_of(buffer.rows), ref.width, buffer.ld};
+}
+
 Rows Program::rows_of(const Op &op) const {
     if (op.out.buffer != kNone) return buffers_[op.out.buffer].rows;
     if (op.quant != kNone) return quants_[op.quant].rows;

@@ -50,9 +50,24 @@ class DecoderWeights:
     head: Handle
 
 
-def make_forward(spec: ModelSpec, weights: DecoderWeights) -> Forward:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taps:
+    """Hidden states that a forward pass keeps besides (`Program.kept`), in the order of these fields."""
+
+    inputs_of: tuple[int, ...] = ()
+    """What these layers get [T, E], ascending. The number of layers: what the last gives."""
+    normed: bool = False
+    """States after the last norm [T, E]."""
+    wanted: bool = False
+    """States after the last norm of the rows whose logits are wanted [S, E]."""
+
+
+NO_TAPS = Taps()
+
+
+def make_forward(spec: ModelSpec, weights: DecoderWeights, taps: Taps = NO_TAPS) -> Forward:
     """The forward pass of a model: a function of (ops, context) to logits [S, V]."""
-    hidden = make_hidden(spec, weights)
+    hidden = make_hidden(spec, weights, taps)
 
     def forward(ops: Ops, ctx: ForwardContext) -> Value:
         logits = ops.linear(hidden(ops, ctx), weights.head)
@@ -61,16 +76,25 @@ def make_forward(spec: ModelSpec, weights: DecoderWeights) -> Forward:
     return forward
 
 
-def make_hidden(spec: ModelSpec, weights: DecoderWeights) -> Forward:
+def make_hidden(spec: ModelSpec, weights: DecoderWeights, taps: Taps = NO_TAPS) -> Forward:
     """The forward pass without the head: hidden states after the last norm [S, E]."""
 
     def forward(ops: Ops, ctx: ForwardContext) -> Value:
         x = ops.embed(ctx, weights.embed, spec.embed_scale)
         for index, layer in enumerate(spec.layers):
             attention, mlp = weights.layers[index]
+            if index in taps.inputs_of:
+                ops.keep(x)
             x = _attention(ops, ctx, x, (index, layer, spec.norm_eps), attention)
             x = _mlp(ops, x, layer, mlp, spec.norm_eps)
-        return ops.rms_norm(ops.select(ctx, x), weights.norm, spec.norm_eps)
+        if len(spec.layers) in taps.inputs_of:
+            ops.keep(x)
+        if taps.normed:
+            ops.keep(ops.rms_norm(x, weights.norm, spec.norm_eps))
+        chosen = ops.rms_norm(ops.select(ctx, x), weights.norm, spec.norm_eps)
+        if taps.wanted:
+            ops.keep(chosen)
+        return chosen
 
     return forward
 

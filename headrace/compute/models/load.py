@@ -32,6 +32,7 @@ class LoadedModel:
     """
 
     spec: ModelSpec
+    weights: DecoderWeights
     forward: Forward
     hidden: Forward
     weight_bytes: int
@@ -113,6 +114,7 @@ def load_model(
     store.finish()
     return LoadedModel(
         spec=spec,
+        weights=weights,
         forward=make_forward(spec, weights),
         hidden=make_hidden(spec, weights),
         weight_bytes=loader.weight_bytes,

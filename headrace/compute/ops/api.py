@@ -142,6 +142,8 @@ class ForwardContext:
     logit_rows: I32
     """[S] indices into T whose logits are wanted, ascending."""
     kv: KVPool
+    given: "tuple[F32, ...]" = ()
+    """[T, width] each: what `Ops.given` gives, in order."""
 
 
 class Ops(Protocol):
@@ -152,10 +154,7 @@ class Ops(Protocol):
         ...
 
     def rms_norm(self, x: Value, weight: Handle, eps: float) -> Value:
-        """x / sqrt(mean(x^2) + eps) * weight, per row.
-
-        Float32 sums. (A `1 + w` form is folded into weight at load.)
-        """
+        """x / sqrt(mean(x^2) + eps) * weight, per row. (A `1 + w` form is folded into weight at load.)"""
         ...
 
     def linear(self, x: Value, weight: Handle, bias: Handle | None = None) -> Value:
@@ -180,11 +179,7 @@ class Ops(Protocol):
     def attention(
         self, ctx: ForwardContext, q: Value, k: Value, v: Value, layer: int, params: AttentionParams
     ) -> Value:
-        """[T, H * D].
-
-        Write k and v [T, K * D] into the KV of `layer`, then causal attention of q over each sequence's
-        blocks.
-        """
+        """[T, H * D]: write k and v [T, K * D] into the KV of `layer`, then causal attention of q over it."""
         ...
 
     def glu(self, gate: Value, up: Value, kind: str) -> Value:
@@ -203,6 +198,14 @@ class Ops(Protocol):
         """cap * tanh(x / cap)."""
         ...
 
+    def given(self, ctx: ForwardContext, index: int, width: int) -> Value:
+        """[T, width]: `ctx.given[index]`, activations that another program kept."""
+        ...
+
+    def keep(self, x: Value) -> None:
+        """Let `Program.kept` give x [T or S, columns] after each run; the first call is its first value."""
+        ...
+
 
 Forward = Callable[[Ops, ForwardContext], Value]
 """A model's forward pass: [S, V] logits from a context."""
@@ -216,6 +219,11 @@ class Program(Protocol):
 
         Valid until the next run. Writes this step's keys and values into `ctx.kv`.
         """
+        ...
+
+    @property
+    def kept(self) -> Sequence[F32]:
+        """What the last run kept (`Ops.keep`), [T or S, columns] each; valid until the next run."""
         ...
 
 
@@ -232,9 +240,7 @@ class StepLimits:
 
 @dataclass(slots=True, kw_only=True)
 class SampleBatch:
-    """S rows of logits and how to draw from each.
-
-    The order of operations is written in `compute/sampling/__init__.py`.
+    """S rows of logits and how to draw from each; the order of operations: `compute/sampling/__init__.py`.
 
     CSR arrays: entries of row s are [start[s], start[s+1]).
     """

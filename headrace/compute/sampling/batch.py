@@ -10,6 +10,7 @@ from headrace.base.request import Request
 from headrace.base.step import StepMasks
 from headrace.base.tasks import BeamSearch
 from headrace.compute.ops.api import F32, I32, AllowedMask, SampleBatch, SeenTokens, TokenBias
+from headrace.compute.sampling.sampler import GREEDY_BELOW
 from headrace.compute.sampling.state import SlotExtras, needs_extras
 
 
@@ -94,6 +95,11 @@ class SamplingState:
     def is_plain(self, slots: NDArray[np.intp]) -> bool:
         """Whether these slots need neither log-probabilities nor anything of `SlotExtras`."""
         return bool((self._num_logprobs[slots] < 0).all()) and self._extras.keys().isdisjoint(slots.tolist())
+
+    def is_greedy(self, slots: NDArray[np.intp]) -> bool:
+        """Whether these slots draw the token with the largest logit, whatever came before."""
+        is_cold = bool((self._temperature[slots] < GREEDY_BELOW).all())
+        return is_cold and self._extras.keys().isdisjoint(slots.tolist())
 
     def plain_batch(self, slots: NDArray[np.intp], positions: I32) -> SampleBatch:
         """The arrays for one draw per slot, which are plain; `positions` is kept, not copied."""

@@ -120,6 +120,10 @@ class Program {
     const float *output() const;
     int32_t output_ld() const { return buffers_[output_.buffer].ld; }
     int32_t output_width() const { return output_.width; }
+    // A value between runs, rows of `ld` floats: inputs are written before a run, results read after it. The plan of memory must
+    // keep it apart from what runs before or after it. Throws std::invalid_argument.
+    struct Rectangle { float *data; int32_t rows, width, ld; };
+    Rectangle value(const Ref &ref) const;
     const StepLimits &limits() const { return limits_; }
 
     // Seconds of thread 0 per kind of operation, waiting included; off at first.

@@ -45,7 +45,7 @@ class SafetensorsFormat:
         """Open a directory; see `Format`."""
         config = read_json(path / "config.json")
         name, family = find_family(config)
-        tensors, files = _read_tensors(path)
+        tensors, files = read_tensors(path)
         tied = config.get("tie_word_embeddings")
         if tied is None and HUGGING_FACE.head not in tensors:
             # Configurations drop the flag when it has the class's default.
@@ -138,7 +138,12 @@ def _single_files(path: Path) -> list[Path]:
     return [path / SINGLE] if (path / SINGLE).is_file() else sorted(path.glob("*.safetensors"))[:1]
 
 
-def _read_tensors(path: Path) -> tuple[dict[str, Tensor], list[Path]]:
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], list[Path]]:
+    """The tensors of a folder by name, and its files: those of its index, else its one file; data is mapped.
+
+    Raises:
+        CheckpointError: no such file, or a broken one.
+    """
     if not (path / INDEX).is_file():
         files = _single_files(path)
         if not files:

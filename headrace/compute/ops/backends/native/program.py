@@ -21,7 +21,13 @@ class NativeProgram:
         self.kv = kv
         self.limits = limits
         self._keep = [node.params for node in recording.nodes]
-        self.native = _Builder(runtime, recording, limits, kv).build()
+        builder = _Builder(runtime, recording, limits, kv)
+        self.native = builder.build()
+        self._given: list[F32] = [builder.value(value) for value in recording.given]
+        self._kept: list[tuple[F32, bool]] = [
+            (builder.value(value), value.rows == LOGITS) for value in recording.kept
+        ]
+        self._sizes = (0, 0)
 
     def run(self, ctx: ForwardContext) -> F32:
         """See `Program.run`.
@@ -31,6 +37,9 @@ class NativeProgram:
         """
         if ctx.kv is not self.kv:
             raise ShapeError("the program was made for another KV pool; compile it again for this one")
+        if self._given:
+            self._take_given(ctx)
+        self._sizes = len(ctx.token_ids), len(ctx.logit_rows)
         try:
             return self.native.run(
                 ctx.token_ids,
@@ -44,6 +53,23 @@ class NativeProgram:
             )
         except (ValueError, TypeError) as error:
             raise ShapeError(f"the inputs of a step are wrong: {error}") from error
+
+    @property
+    def kept(self) -> list[F32]:
+        """See `Program.kept`."""
+        tokens, logits = self._sizes
+        return [values[: logits if of_logits else tokens] for values, of_logits in self._kept]
+
+    def _take_given(self, ctx: ForwardContext) -> None:
+        rows = len(ctx.token_ids)
+        wanted = [(rows, place.shape[1]) for place in self._given]
+        if rows > self.limits.max_tokens or [values.shape for values in ctx.given] != wanted:
+            raise ShapeError(
+                f"the program takes activations of shapes {wanted} of at most {self.limits.max_tokens} rows, "
+                f"got {[values.shape for values in ctx.given]}"
+            )
+        for place, values in zip(self._given, ctx.given, strict=True):
+            place[:rows] = values
 
     def timings(self) -> dict[str, float]:
         """Seconds per kind of operation since `native.set_timing(True)`, waiting included."""
@@ -71,10 +97,16 @@ class _Builder:
         self.program.finish(self._ref(self.recording.output))
         return self.program
 
+    def value(self, value: Value) -> F32:
+        """A value of the built program as a view of its memory [most rows, columns]."""
+        return self.program.value(self._ref(value))
+
     def _plan(self) -> tuple[Plan, Plan]:
-        touches = [self._things(node) for node in self.recording.nodes]
-        output = self.recording.output.root
-        touches.append([output])
+        recording = self.recording
+        # What is given lies there before the first operation, what is kept after the last.
+        touches: list[list[Hashable]] = [list(recording.given)]
+        touches += [self._things(node) for node in recording.nodes]
+        touches.append([recording.output.root, *recording.kept])
         shared = lives(touches, lambda thing: self._bytes(thing, self._max_rows(thing)))
         marked: set[Hashable] = {n.output for n in self.recording.nodes if n.params.get("private")}
         own = {
@@ -130,6 +162,9 @@ class _Builder:
         if id(group) not in self.groups:
             self.groups[id(group)] = self.program.add_group(list(group.parts))
         return self.groups[id(group)]
+
+    def _given(self, node: Node) -> None:
+        """Nothing to do: it is written before the run."""
 
     def _embed(self, node: Node) -> None:
         self.program.embed(self._group(node), node.params["scale"], self._ref(node.output))

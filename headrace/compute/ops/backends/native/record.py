@@ -90,6 +90,8 @@ class Recording:
 
     nodes: list[Node]
     output: Value
+    given: list[Value] = field(default_factory=list[Value])
+    kept: list[Value] = field(default_factory=list[Value])
 
     def producer(self, value: Value) -> int | None:
         """Index of the node that makes the root of `value`."""
@@ -117,6 +119,8 @@ class Recorder:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
+        self.given_values: dict[int, Value] = {}
+        self.kept: list[Value] = []
 
     def _make(self, kind: str, inputs: list[Value], width: int, rows: str, **params: Any) -> Value:
         output = Value(rows, width)
@@ -177,6 +181,17 @@ class Recorder:
         """See `Ops.softcap`."""
         return self._make("softcap", [x], x.width, x.rows, cap=cap)
 
+    def given(self, ctx: ForwardContext, index: int, width: int) -> Value:
+        """See `Ops.given`."""
+        if index in self.given_values:
+            return self.given_values[index]
+        value = self.given_values[index] = self._make("given", [], width, TOKENS)
+        return value
+
+    def keep(self, x: Value) -> None:
+        """See `Ops.keep`. A copy: what follows may work in place on x."""
+        self.kept.append(self._make("copy", [x], x.width, x.rows))
+
 
 def record(forward: Forward, ctx: ForwardContext) -> Recording:
     """Run `forward` once against a recorder; `ctx` is passed through and not looked at."""
@@ -184,4 +199,5 @@ def record(forward: Forward, ctx: ForwardContext) -> Recording:
     output = forward(recorder, ctx)
     if not isinstance(output, Value) or output.rows != LOGITS:
         raise ShapeError("a forward pass must end in rows chosen by `select`")
-    return Recording(recorder.nodes, output)
+    given = [recorder.given_values[index] for index in range(len(recorder.given_values))]
+    return Recording(recorder.nodes, output, given, recorder.kept)

@@ -1,7 +1,6 @@
 """The reference backend: takes weights over as float32 arrays and runs forward passes eagerly."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,16 +24,20 @@ from headrace.compute.sampling.logprobs import report
 from headrace.compute.sampling.sampler import sample
 
 
-@dataclass(frozen=True, slots=True)
 class ReferenceProgram:
     """Calls the forward pass anew in every step."""
 
-    forward: Forward
+    def __init__(self, forward: Forward) -> None:
+        self.forward = forward
+        self.kept: Sequence[F32] = ()
 
     def run(self, ctx: ForwardContext) -> F32:
         """Logits [S, V] of a step."""
         with np.errstate(invalid="ignore"):
-            return np.ascontiguousarray(self.forward(ReferenceOps(), ctx), np.float32)
+            ops = ReferenceOps()
+            logits = np.ascontiguousarray(self.forward(ops, ctx), np.float32)
+        self.kept = ops.kept
+        return logits
 
 
 class ReferenceBackend:

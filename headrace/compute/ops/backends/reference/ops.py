@@ -32,6 +32,9 @@ class Angles:
 class ReferenceOps:
     """See `Ops`. Values are float32 arrays [T, columns]."""
 
+    def __init__(self) -> None:
+        self.kept: list[F32] = []
+
     def embed(self, ctx: ForwardContext, table: Matrix, scale: float) -> F32:
         """[T, E]: rows of the table times scale."""
         return table.array[ctx.token_ids] * np.float32(scale)
@@ -116,6 +119,17 @@ class ReferenceOps:
     def softcap(self, x: F32, cap: float) -> F32:
         """cap * tanh(x / cap)."""
         return np.float32(cap) * np.tanh(np.ascontiguousarray(x) / np.float32(cap))
+
+    def given(self, ctx: ForwardContext, index: int, width: int) -> F32:
+        """[T, width]: activations that the context holds."""
+        wanted, shapes = (len(ctx.token_ids), width), [values.shape for values in ctx.given]
+        if index >= len(shapes) or shapes[index] != wanted:
+            raise ShapeError(f"activations {index} must be of shape {wanted}, got {shapes}")
+        return ctx.given[index]
+
+    def keep(self, x: F32) -> None:
+        """Remember x."""
+        self.kept.append(np.ascontiguousarray(x))
 
 
 def attend(query: F32, keys: F32, values: F32, params: AttentionParams) -> F32:
