@@ -165,6 +165,8 @@ class StepResult:
     step: int
     rows: tuple[RowResult, ...]
     seconds: float = 0.0
+    draft_s: float = 0.0
+    """Seconds of `seconds` in which drafts were made."""
     bytes_read: int = 0
     operations: int = 0
 

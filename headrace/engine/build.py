@@ -293,7 +293,7 @@ def make_scheduler(resolved: Resolved, clock: Callable[[], float] = now_s) -> Sc
     """The scheduler with its ledger and policy; `clock` gives monotonic seconds."""
     config, limits = resolved.config, resolved.limits
     return Scheduler(
-        KVLedger(resolved.num_blocks, config.kv.block_size, config.kv.prefix_cache),
+        KVLedger(resolved.num_blocks, config.kv.block_size, config.kv.prefix_cache, clock),
         POLICIES.get(config.schedule.policy)(config.schedule),
         ScheduleLimits(
             max_num_seqs=resolved.max_num_seqs,

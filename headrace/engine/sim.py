@@ -49,13 +49,15 @@ class SimClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimCost:
-    """Seconds of a step: overhead, plus parts per decoding row, draft, prefill token, and position seen."""
+    """Seconds of a step: overhead, and parts per decoding row, draft checked, prompt token, position."""
 
     step_s: float = 0.0
     decode_row_s: float = 0.0
     draft_s: float = 0.0
     prefill_token_s: float = 0.0
     context_token_s: float = 0.0
+    propose_s: float = 0.0
+    """Of each draft made."""
 
     def seconds(self, rows: Sequence[Row]) -> float:
         """What a step with these rows takes."""
@@ -136,9 +138,10 @@ class SimExecutor:
         for row in plan.rows:
             self._write(row)
         results = tuple(self._read(row) for row in plan.rows)
-        seconds = self._cost.seconds(plan.rows)
+        draft_s = self._cost.propose_s * sum(result.num_drafts for result in results)
+        seconds = self._cost.seconds(plan.rows) + draft_s
         self.clock.advance(seconds)
-        return StepResult(step=plan.step, rows=results, seconds=seconds)
+        return StepResult(step=plan.step, rows=results, seconds=seconds, draft_s=draft_s)
 
     def _begin(self, begin: SlotBegin) -> None:
         if begin.slot in self._slots:

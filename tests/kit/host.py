@@ -53,7 +53,7 @@ class World:
 
     def __post_init__(self):
         self.clock = SimClock()
-        self.ledger = KVLedger(self.num_blocks, self.block_size, self.prefix_cache)
+        self.ledger = KVLedger(self.num_blocks, self.block_size, self.prefix_cache, self.clock.now_s)
         self.executor = SimExecutor(
             self.num_blocks,
             self.block_size,
@@ -264,7 +264,7 @@ def run_case(case: Case, rng: Random) -> World:
         vocab=vocab,
         limits=limits,
         settings={"dynamic_size": 3, "dynamic_window_ms": 40.0},
-        cost=SimCost(step_s=0.01, prefill_token_s=0.02),
+        cost=SimCost(step_s=0.01, prefill_token_s=0.02, propose_s=0.003),
     )
     todo = [
         random_request(rng, f"r{i}", vocab, world.ledger.capacity_tokens) for i in range(rng.randrange(1, 9))

@@ -104,6 +104,11 @@ def test_the_prefix_result_says_what_the_cache_had(live_server: Live) -> None:
     assert first["cached_tokens"] == 0
     assert second["outcome"] == "hit"
     assert 0 < second["cached_tokens"] < second["prompt_tokens"]
+    ask = {"prompt": "prefix result, but another", "max_tokens": 1, "request_id": "prefix-3"}
+    httpx.post(live_server.url + "/v1/completions", json=ask, timeout=30)
+    third = get(live_server, "prefix-3")["prefix"]
+    assert third["differs"]["before"] + third["differs"]["own"] == ask["prompt"]
+    assert third["differs"]["cached"].startswith(" prefix result prefix")
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_kv8_memories_of_the_past_are_bounded():
         index.insert(key, BlockId(i % 4), "")
         index.evict(key)
         chain = KeyChain(Domain(salt=str(i)), 4)
-        index.explain([i, i, i, i], chain, key, has_hit=False)
+        index.explain([i, i, i, i], chain, is_evicted=True, has_hit=False)
         index.remember(chain, 0, [i, i, i, i])
     assert not index.block_by_key
     assert not index._publishers

@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from headrace.base.ids import AdapterId
+from headrace.base.ids import AdapterId, SlotId
 from headrace.base.metrics.timeline import Part, PartName, Timeline
-from headrace.base.step import TokenLogprobs
+from headrace.base.step import Row, StepResult, TokenLogprobs
 from headrace.base.terms import Tenant, Terms
 from headrace.cli.commands.explain import LOOKS, show
 from headrace.engine.sim import SimCost
@@ -16,7 +16,7 @@ from headrace.host.sched.cost import StepCost
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.sequence import WaitReason
 from headrace.host.timeline.explain import explain
-from headrace.host.timeline.times import MOST_OTHERS, prefill_share
+from headrace.host.timeline.times import MOST_OTHERS, StepTime, Times, prefill_share
 from tests.kit.host import Case, World, make_request, run_case
 from tests.unit.test_rows import sequence
 
@@ -124,7 +124,7 @@ def test_a_slot_without_a_row_says_why(reason: WaitReason) -> None:
         batch.notes.held[idle.lease] = reason
     for seq in (idle, busy):
         seq.times.enter(1.0, 0.0)
-    batch.time(0.5, 1.75, StepCost(), [busy, idle])
+    batch.time(StepResult(step=1, rows=(), seconds=0.5), 1.75, StepCost(), [busy, idle])
     assert (idle.times.stalls, idle.times.host_s) == ({reason.value: 0.5}, 0.25)
     assert busy.times.stalls == {}
 
@@ -222,6 +222,32 @@ def test_steps_that_check_drafts_are_verify() -> None:
     assert found.seconds_of(PartName.DECODE) == pytest.approx((len(w.plans) - 1 - checked) * STEP_S)
 
 
+def test_making_drafts_is_draft_for_who_gets_them_and_for_who_waits_beside() -> None:
+    w = world(num_drafts=2, cost=SimCost(step_s=STEP_S, propose_s=0.1))
+    w.add(make_request("a", [1, 2], max_tokens=7))
+    w.run()
+    found = told(w, "a")
+    made = round(found.seconds_of(PartName.DRAFT) / 0.1)
+    assert made > 0
+    assert found.seconds_of(PartName.DRAFT, "") == pytest.approx(0.1 * made)
+    assert found.e2e_s == pytest.approx(0.1 * made + STEP_S * len(w.plans))
+    times, step = (
+        Times(1.0),
+        StepTime(now_s=3.0, planned_s=1.0, seconds=2.0, prefills={}, share=0.0, draft_share=0.25),
+    )
+    step.book(times, Row(slot=SlotId(0), lease=1, start=4, count=1))
+    assert times.told({}, 0.0, 0.0) == (Part(PartName.DECODE, 1.5), Part(PartName.DRAFT, 0.5, "others"))
+    assert "drafts were made for others" in explain(
+        Timeline(
+            request_id="a",
+            arrival_s=0,
+            until_s=1,
+            is_finished=True,
+            parts=(Part(PartName.DRAFT, 1, "others"),),
+        )
+    )
+
+
 def test_time_between_steps_and_around_their_computing_is_the_hosts() -> None:
     w = world()
     w.add(make_request("a", [1], max_tokens=3))
@@ -269,6 +295,11 @@ def test_an_aborted_request_tells_how_far_it_came() -> None:
 # ---- prefix results ----
 
 
+def known_from(position: int):
+    """The rest of the block of 4, of a prompt 0, 1, 2, ..., and no text yet."""
+    return tuple(range(position, position - position % 4 + 4)), None
+
+
 @pytest.mark.parametrize(
     ("second", "more", "outcome", "cached", "differs"),
     [
@@ -292,6 +323,13 @@ def test_a_prefix_result_says_why_not_more_and_where_prompts_part(
     assert prefix is not None
     assert (prefix.outcome, prefix.cached_tokens, prefix.differs_at) == (outcome, cached, differs)
     assert prefix.prompt_tokens == len(second)
+    if differs is not None:
+        assert prefix.differs == (
+            differs,
+            tuple(second[:differs]),
+            tuple(second[differs:][:8]),
+            *known_from(differs),
+        )
 
 
 @pytest.mark.parametrize(
@@ -357,6 +395,9 @@ def test_a_prefix_result_of_an_evicted_prefix_and_of_a_cache_that_is_off() -> No
     prefix = told(w, "c").prefix
     assert prefix is not None
     assert prefix.outcome == "evicted"
+    assert prefix.evicted_s == pytest.approx(STEP_S)  # in the step of the one before
+    assert "its prefix had been evicted from the cache 10 ms before" in explain(told(w, "c"))
+    assert told(w, "b").prefix.evicted_s is None
     w = world(prefix_cache=False)
     w.add(make_request("a", range(9), max_tokens=1))
     w.run()

@@ -1,13 +1,16 @@
 """Timelines of requests that ended: bounded, by tenant, extended by what the client process adds."""
 
+from dataclasses import replace
+
 import httpx
 import pytest
 
 from headrace.base.errors import HeadraceError, NotFoundError
-from headrace.base.metrics.timeline import OthersPrefill, Part, PartName, Timeline
+from headrace.base.metrics.timeline import Differing, OthersPrefill, Part, PartName, PrefixResult, Timeline
 from headrace.cli.commands.explain import LOOKS, fetch, show, widths
 from headrace.engine.outputs import Usage
-from headrace.engine.timelines.store import ANOTHERS, TimelineStore, begun, extended
+from headrace.engine.timelines.store import ANOTHERS, TimelineStore, begun, extended, spelled
+from headrace.host.timeline.explain import explain
 from headrace.serve.schema.timings import timeline_body, timings_body
 
 
@@ -21,6 +24,21 @@ def line(request_id: str = "chatcmpl-a", until_s: float = 12.0, **more) -> Timel
         "parts": parts,
     }
     return Timeline(**(known | more))
+
+
+def test_the_text_around_the_token_that_differs_is_told_and_only_where_there_is_one() -> None:
+    differs = Differing(at=20, before=(1, 2), own=(3,), cached=(4, 5))
+    prefix = PrefixResult(outcome="hit", prompt_tokens=30, cached_tokens=16, differs=differs)
+    found = spelled(line(prefix=prefix), lambda ids: "".join("xabcde"[i] for i in ids))
+    body = timeline_body(found)["prefix"]
+    assert (body["differs_at"], body["differs"]) == (20, {"before": "ab", "own": "c", "cached": "de"})
+    computed = replace(found, parts=(Part(PartName.PREFILL, 2.0),))
+    assert "at token 20: after 'ab' it goes on with 'c', not with 'de'" in explain(computed)
+    plain = line(prefix=replace(prefix, differs=None))
+    assert spelled(plain, str) is plain
+    assert timeline_body(plain)["prefix"]["differs"] is None
+    assert spelled(line(), str) == line()
+    assert timeline_body(line(prefix=prefix))["prefix"]["differs"] is None  # without a tokenizer
 
 
 def test_the_store_is_bounded_and_forgets_the_first_that_ended() -> None:

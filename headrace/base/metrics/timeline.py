@@ -23,7 +23,9 @@ class PartName(StrEnum):
     DECODE = "decode"
     """Steps that drew its tokens, less what others' prompts took of them."""
     VERIFY = "verify"
-    """The same, of steps that checked drafts of it."""
+    """The same, of steps that checked drafts of it; making drafts is `draft`."""
+    DRAFT = "draft"
+    """Steps made drafts: for it, or (`others`) only for those beside it."""
     OTHERS_PREFILL = "others_prefill"
     """What others' prompts took of its steps; the reason names the request that took most."""
     PREEMPTED = "preempted"
@@ -50,9 +52,30 @@ class PrefixResult:
     """A value of `host/kv/prefix.PrefixOutcome`, or `leader`: shared with the request's first choice."""
     prompt_tokens: int
     cached_tokens: int
-    differs_at: int | None = None
-    """First token in which the prompt differs from the one that its tenant cached last after the part found;
-    None: there is none."""
+    differs: "Differing | None" = None
+    """Where the prompt differs from the one that its tenant cached last after the part found; None: nowhere
+    that is known."""
+    evicted_s: float | None = None
+    """Seconds since the first block that was missing had been evicted; None: it was not."""
+
+    @property
+    def differs_at(self) -> int | None:
+        """The first token that differs."""
+        return None if self.differs is None else self.differs.at
+
+
+class Differing(NamedTuple):
+    """Two prompts around the first token in which they differ."""
+
+    at: int
+    before: tuple[int, ...]
+    """The last ids that they share."""
+    own: tuple[int, ...]
+    """Ids of the prompt from there on; some, as of the other two."""
+    cached: tuple[int, ...]
+    """Those of the cached one."""
+    texts: tuple[str, str, str] | None = None
+    """The same as text; made where the tokenizer is."""
 
 
 class OthersPrefill(NamedTuple):

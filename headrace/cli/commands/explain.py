@@ -17,6 +17,7 @@ LOOKS = {
     "prefill": ("blue", "P"),
     "decode": ("green", "D"),
     "verify": ("bright_green", "V"),
+    "draft": ("bright_blue", "F"),
     "others_prefill": ("magenta", "O"),
     "preempted": ("red", "X"),
     "host": ("white", "H"),

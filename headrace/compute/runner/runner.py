@@ -132,13 +132,14 @@ class Runner:
         bytes_read = self._parts.weight_bytes + num_keys * self._token_bytes
         return bytes_read, 0 if work is None else work.operations(context, num_keys, has_head=has_head)
 
-    @staticmethod
     def _result(
-        plan: StepPlan, rows: Sequence[RowResult], began_s: float, bytes_read: int, operations: int
+        self, plan: StepPlan, rows: Sequence[RowResult], began_s: float, bytes_read: int, operations: int
     ) -> StepResult:
+        drafting = self._parts.drafting
         return StepResult(
             step=plan.step,
             rows=tuple(rows),
+            draft_s=0.0 if drafting is None else drafting.take_seconds(),
             seconds=now_s() - began_s,
             bytes_read=bytes_read,
             operations=operations,

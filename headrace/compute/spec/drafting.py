@@ -5,6 +5,7 @@ Nothing is kept for a slot before drafts are wanted for it, so that requests wit
 
 from collections.abc import Mapping, Sequence
 
+from headrace.base.clock import now_s
 from headrace.base.request import Request
 from headrace.base.tasks import AUTO, OFF, Speculation
 from headrace.compute.spec.proposer import Ask, Needs, Proposer
@@ -37,6 +38,7 @@ class Drafting:
         self._ids_by_slot: dict[int, list[int]] = {}
         self.held: dict[int, list[int]] = {}
         """Drafts by slot, of the step before."""
+        self._spent_s = 0.0
 
     def begin(self, slot: int, request: Request) -> None:
         """A sequence enters a slot."""
@@ -81,8 +83,19 @@ class Drafting:
         """Take over all tokens of a slot's sequence."""
         self._ids_by_slot[slot] = ids
 
+    def take_seconds(self) -> float:
+        """Seconds that making drafts took since the last call."""
+        spent_s, self._spent_s = self._spent_s, 0.0
+        return spent_s
+
     def propose(self, wanted: Sequence[tuple[int, int]]) -> list[int]:
         """Make the drafts of these (slot, most) and hold them; returns how many each has."""
+        began_s = now_s()
+        counts = self._propose(wanted)
+        self._spent_s += now_s() - began_s
+        return counts
+
+    def _propose(self, wanted: Sequence[tuple[int, int]]) -> list[int]:
         open_asks = [Ask(slot, self._ids_by_slot[slot], most) for slot, most in wanted]
         rank = 0
         while open_asks:

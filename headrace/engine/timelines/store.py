@@ -6,7 +6,7 @@ tokens, after them the time until its answer was sent, which the server tells on
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import NamedTuple
@@ -99,6 +99,15 @@ def extended(timeline: Timeline, now_s: float) -> Timeline:
     if seconds > 0.0:
         parts = (*parts, Part(PartName.STREAM_OUT, seconds))
     return replace(timeline, parts=parts, until_s=max(now_s, timeline.until_s))
+
+
+def spelled(timeline: Timeline, decode: Callable[[Sequence[int]], str]) -> Timeline:
+    """The timeline with the text around the token in which the prompt differs from a cached one."""
+    differs = None if timeline.prefix is None else timeline.prefix.differs
+    if timeline.prefix is None or differs is None:
+        return timeline
+    texts = (decode(differs.before), decode(differs.own), decode(differs.cached))
+    return replace(timeline, prefix=replace(timeline.prefix, differs=differs._replace(texts=texts)))
 
 
 def own_view(timeline: Timeline, tenant: str) -> Timeline:

@@ -5,8 +5,9 @@ cached or free, and only one of them; the index and the keys of the blocks agree
 tokens and its domain; a published block is full of accepted tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from headrace.base.clock import now_s
 from headrace.base.errors import ConfigError, InvariantError
 from headrace.base.ids import BlockId, RequestId
 from headrace.host.kv.audit import check_books
@@ -24,12 +25,19 @@ class KVLedger:
         num_blocks: blocks of the pool that are really usable.
         block_size: positions of a block.
         prefix_cache: find and publish blocks by content.
+        clock_s: monotonic seconds, to say how long ago a block was evicted.
 
     Raises:
         ConfigError: a size is not positive.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, prefix_cache: bool = True) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        prefix_cache: bool = True,
+        clock_s: Callable[[], float] = now_s,
+    ) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ConfigError(
                 f"the KV pool needs at least 1 block of 1 token, got {num_blocks} blocks of {block_size}; "
@@ -41,7 +49,7 @@ class KVLedger:
         self._pool = BlockPool(num_blocks)
         self.block_states = self._pool.states
         """A `BlockState` for each block."""
-        self._index = PrefixIndex(num_blocks, block_size)
+        self._index = PrefixIndex(num_blocks, block_size, clock_s)
         self._keyed = KeyedPool(self._pool, self._index, block_size, is_on=prefix_cache)
         self._tables: dict[RequestId, BlockTable] = {}
         self.lookups = PrefixLookups(self._index, block_size, prefix_cache)

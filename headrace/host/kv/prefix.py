@@ -6,16 +6,17 @@ with another's would read that token by token.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
 from struct import pack
 from typing import TypeVar
 
+from headrace.base.clock import now_s
 from headrace.base.errors import InvariantError
 from headrace.base.ids import BlockId, BlockKey
-from headrace.base.metrics.timeline import PrefixResult
+from headrace.base.metrics.timeline import Differing, PrefixResult
 from headrace.host.kv.keys import Domain, KeyChain
 
 K = TypeVar("K")
@@ -25,6 +26,10 @@ MEMORY = 4096
 """Entries that each memory of the past keeps at least."""
 HEAD_SHARE = 4
 """Prompts that agree in 1/HEAD_SHARE of a block, but not in a whole one, count as too short to share."""
+
+
+AROUND = 8
+"""Ids told before and after the first one that differs."""
 
 
 class PrefixOutcome(Enum):
@@ -53,17 +58,24 @@ class PrefixStats:
 
 
 class PrefixIndex:
-    """Maps block keys to blocks."""
+    """Maps block keys to blocks.
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    Args:
+        num_blocks: blocks of the pool.
+        block_size: positions of a block.
+        clock_s: monotonic seconds, to say how long ago a block was evicted.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, clock_s: Callable[[], float] = now_s) -> None:
         self.block_by_key: dict[BlockKey, BlockId] = {}
         self.num_evictions = 0
+        self._clock_s = clock_s
         self._size = block_size
         self._bound = max(MEMORY, 4 * num_blocks)
         self._publishers: dict[BlockKey, str] = {}
         """Whose block it is, of the indexed ones."""
-        self._evicted: OrderedDict[BlockKey, str] = OrderedDict()
-        """With the tenants whose blocks they were."""
+        self._evicted: OrderedDict[BlockKey, tuple[str, float]] = OrderedDict()
+        """With the tenants whose blocks they were, and the moment."""
         self._heads: OrderedDict[bytes, Domain | None] = OrderedDict()
         self._nexts: OrderedDict[tuple[str, bytes], Sequence[int]] = OrderedDict()
         """(tenant, parent key) -> tokens of the block that the tenant published last after it."""
@@ -91,7 +103,7 @@ class PrefixIndex:
         """The block of this key is about to be used for something else."""
         tenant = self.withdraw(key)
         self.num_evictions += 1
-        _remember(self._evicted, key, tenant, self._bound)
+        _remember(self._evicted, key, (tenant, self._clock_s()), self._bound)
 
     def withdraw(self, key: BlockKey) -> str:
         """Find the block of this key no more; whose it was.
@@ -108,7 +120,12 @@ class PrefixIndex:
         block = tokens[number * self._size : (number + 1) * self._size]
         _remember(self._nexts, (chain.tenant, chain.parent(number)), block, self._bound)
 
-    def differs_at(self, chain: KeyChain, number: int, tokens: Sequence[int]) -> int | None:
+    def evicted_s(self, key: BlockKey | None, tenant: str) -> float | None:
+        """Seconds since the tenant's block of this key was evicted; None: it was not, as far as is known."""
+        found = None if key is None else self._evicted.get(key)
+        return self._clock_s() - found[1] if found is not None and found[0] == tenant else None
+
+    def differs(self, chain: KeyChain, number: int, tokens: Sequence[int]) -> Differing | None:
         """The first of the prompt's `tokens` that differs from a block `number` of this tenant.
 
         That block is the one that the tenant published last after the blocks before it; None: it has none, or
@@ -117,10 +134,19 @@ class PrefixIndex:
         start = number * self._size
         known = self._nexts.get((chain.tenant, chain.parent(number)), ())
         pairs = zip(known, tokens[start : start + self._size], strict=False)
-        return next((start + i for i, (old, token) in enumerate(pairs) if old != token), None)
+        found = next((i for i, (old, token) in enumerate(pairs) if old != token), None)
+        if found is None:
+            return None
+        at = start + found
+        return Differing(
+            at=at,
+            before=tuple(tokens[max(0, at - AROUND) : at]),
+            own=tuple(tokens[at : at + AROUND]),
+            cached=tuple(known[found : found + AROUND]),
+        )
 
     def explain(
-        self, tokens: Sequence[int], chain: KeyChain, missed: BlockKey | None, has_hit: bool
+        self, tokens: Sequence[int], chain: KeyChain, *, is_evicted: bool, has_hit: bool
     ) -> PrefixOutcome:
         """Why the lookup ended where it did; also remembers the head of this prompt.
 
@@ -129,16 +155,13 @@ class PrefixIndex:
         Args:
             tokens: the prompt.
             chain: its domain and tenant.
-            missed: the first key that was looked up and not found; None when there was none.
+            is_evicted: the first key that was not found is that of a block of the tenant that was evicted.
             has_hit: whether at least one block was found.
         """
         size, domain, tenant = self._size, chain.domain, chain.tenant
         part = _head(tokens[: max(1, size // HEAD_SHARE)], tenant, domain.salt)
         whole = _head(tokens[:size], tenant) if len(tokens) >= size else None
-        if missed is not None and self._evicted.get(missed) == tenant:
-            outcome = PrefixOutcome.EVICTED
-        else:
-            outcome = self._reason(domain, has_hit, part, whole)
+        outcome = PrefixOutcome.EVICTED if is_evicted else self._reason(domain, has_hit, part, whole)
         _remember(self._heads, part, None, self._bound)
         if whole is not None:
             _remember(self._heads, whole, domain, self._bound)
@@ -171,6 +194,7 @@ class PrefixLookups:
         self._num_queries += 1
         self._query_tokens += len(tokens)
         self._hit_tokens += found * self._size
+        evicted_s = None
         if not self._is_on:
             outcome = PrefixOutcome.SWITCHED_OFF
         elif max_cached is not None:
@@ -178,13 +202,16 @@ class PrefixLookups:
         else:
             usable = (len(tokens) - 1) // self._size
             missed = chain.keys[found] if found < usable else None
-            outcome = self._index.explain(tokens, chain, missed, found > 0)
+            evicted_s = self._index.evicted_s(missed, chain.tenant)
+            is_evicted = evicted_s is not None
+            outcome = self._index.explain(tokens, chain, is_evicted=is_evicted, has_hit=found > 0)
         self._outcomes[outcome] += 1
         self.latest = PrefixResult(
             outcome=outcome.value,
             prompt_tokens=len(tokens),
             cached_tokens=found * self._size,
-            differs_at=self._index.differs_at(chain, found, tokens),
+            differs=self._index.differs(chain, found, tokens),
+            evicted_s=evicted_s,
         )
 
     def stats(self, evictions: int) -> PrefixStats:

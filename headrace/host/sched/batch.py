@@ -121,16 +121,19 @@ class Batch:
         """Tokens of its rows that compute a prompt."""
         return sum(p.num_tokens for p in self.notes.prefills.values())
 
-    def time(self, seconds: float, now_s: float, cost: StepCost, running: Collection[Sequence]) -> StepTime:
+    def time(
+        self, result: StepResult, now_s: float, cost: StepCost, running: Collection[Sequence]
+    ) -> StepTime:
         """How the time of this step, committed now, falls to its rows; those without one get their part."""
-        share = 0.0
+        share, seconds = 0.0, result.seconds - result.draft_s
         if self.notes.prefills:
             decode_s = cost.decode_s(self.num_decodes)
             share = prefill_share(seconds, self.prefill_tokens, self.num_decodes, self.num_drafts, decode_s)
         time = StepTime(
             now_s=now_s,
             planned_s=self.notes.planned_s,
-            seconds=seconds,
+            seconds=result.seconds,
+            draft_share=result.draft_s / result.seconds if result.draft_s else 0.0,
             prefills=self.notes.prefills,
             share=share,
         )

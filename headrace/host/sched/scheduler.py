@@ -161,13 +161,13 @@ class Scheduler:
         learn(self._planner, batch, result)
         deltas: list[Delta] = []
         by_lease, rows, now_s = self._roster.by_lease, batch.rows, self._now_s()
-        time = batch.time(result.seconds, now_s, self._planner.cost, self._roster.running)
+        time = batch.time(result, now_s, self._planner.cost, self._roster.running)
         for row_result in result.rows:
             seq, row = by_lease.get(row_result.lease), rows.get(row_result.lease)
             if seq is None or row is None:
                 self._late += 1
                 continue
-            time.book(seq.times, row.lease, row.start, row.num_drafts)
+            time.book(seq.times, row)
             delta = self._take(seq, row, row_result, now_s)
             if delta is not None:
                 deltas.append(delta)

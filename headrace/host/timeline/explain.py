@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from headrace.base.metrics.timeline import Part, PartName, Timeline
-from headrace.host.timeline.times import RECOMPUTING, WAITING
+from headrace.base.metrics.timeline import Part, PartName, PrefixResult, Timeline
+from headrace.host.timeline.times import OTHERS, RECOMPUTING, WAITING
 
 _QUEUE = {
     "slots": ("for a slot", "more slots (schedule.max_num_seqs)"),
@@ -62,10 +62,21 @@ def _prefill(timeline: Timeline, part: Part) -> str:
         return "computed its prompt"
     computed = prefix.prompt_tokens - prefix.cached_tokens
     miss = _MISSES.get(prefix.outcome, prefix.outcome)
+    if prefix.evicted_s is not None:
+        miss += f" {time_text(prefix.evicted_s)} before"
     if prefix.differs_at is not None and prefix.outcome in {"no_common_prefix", "shorter_than_block", "hit"}:
         miss = f"it differs from the cached one that is most like it at token {prefix.differs_at}"
+        miss += _words(prefix)
     done = f"computed {computed} of {prefix.prompt_tokens} prompt tokens ({miss})"
     return f"{done}; {_saved('a cached prefix', part.seconds)}"
+
+
+def _words(prefix: PrefixResult) -> str:
+    """What stands there, where that is known as text."""
+    if prefix.differs is None or prefix.differs.texts is None:
+        return ""
+    before, own, cached = prefix.differs.texts
+    return f": after {before!r} it goes on with {own!r}, not with {cached!r}"
 
 
 def _decode(timeline: Timeline, part: Part) -> str:
@@ -75,6 +86,12 @@ def _decode(timeline: Timeline, part: Part) -> str:
 def _verify(timeline: Timeline, part: Part) -> str:
     del part
     return f"{_drew(timeline)}, in steps that checked drafts; better drafts help"
+
+
+def _draft(timeline: Timeline, part: Part) -> str:
+    del timeline
+    whose = "for others beside it" if part.reason == OTHERS else "for it"
+    return f"drafts were made {whose}; {_saved('a cheaper speculate.method, or none,', part.seconds)}"
 
 
 def _drew(timeline: Timeline) -> str:
@@ -127,6 +144,7 @@ _CAUSES: dict[PartName, Callable[[Timeline, Part], str]] = {
     PartName.PREFILL: _prefill,
     PartName.DECODE: _decode,
     PartName.VERIFY: _verify,
+    PartName.DRAFT: _draft,
     PartName.OTHERS_PREFILL: _others,
     PartName.PREEMPTED: _preempted,
     PartName.HOST: _host,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headrace.base.metrics.timeline import OthersPrefill, Part, PartName, PrefixResult
+from headrace.base.step import Row
 
 MOST_OTHERS = 16
 """Others' prompts that a sequence remembers by name, those that took most; their sum is always whole."""
@@ -16,6 +17,7 @@ NAMED = 3
 ROUNDING_S = 1e-9
 WAITING = "waiting"
 RECOMPUTING = "recomputing"
+OTHERS = "others"
 
 
 class Prefill(NamedTuple):
@@ -35,9 +37,11 @@ class Times:
 
     __slots__ = (
         "decode_s",
+        "draft_s",
         "host_s",
         "lookup_s",
         "others",
+        "others_draft_s",
         "others_s",
         "prefill_s",
         "prefix",
@@ -52,6 +56,7 @@ class Times:
         self.until_s = arrival_s
         self.host_s = self.lookup_s = self.others_s = 0.0
         self.prefill_s = self.recompute_s = self.decode_s = self.verify_s = 0.0
+        self.draft_s = self.others_draft_s = 0.0
         # In a slot, but in no row of a step: seconds by reason.
         self.stalls: dict[str, float] = {}
         # (request, tenant) -> seconds of this sequence's steps that its prompt took.
@@ -93,6 +98,8 @@ class Times:
             Part(PartName.PREFILL, self.prefill_s),
             Part(PartName.DECODE, self.decode_s),
             Part(PartName.VERIFY, self.verify_s),
+            Part(PartName.DRAFT, self.draft_s),
+            Part(PartName.DRAFT, self.others_draft_s, OTHERS),
             Part(PartName.OTHERS_PREFILL, self.others_s, most),
             Part(PartName.PREEMPTED, preempted_s, WAITING),
             Part(PartName.PREEMPTED, self.recompute_s, RECOMPUTING),
@@ -115,7 +122,8 @@ class StepTime:
         planned_s: the moment of the plan; who entered a slot later has nothing to do with this step.
         seconds: what computing it took.
         prefills: its rows of prompts, by lease.
-        share: which part of `seconds` they took together; see `prefill_share`.
+        share: which part of `seconds`, less drafting, they took together; see `prefill_share`.
+        draft_share: the part of `seconds` in which drafts were made.
     """
 
     now_s: float
@@ -123,19 +131,27 @@ class StepTime:
     seconds: float
     prefills: Mapping[int, Prefill]
     share: float
+    draft_share: float = 0.0
 
-    def book(self, times: Times, lease: int, start: int, num_drafts: int) -> None:
-        """Book the time since the last booking of a sequence that has a row in the step. Cost: constant."""
-        own_s = self._step_part(times)
+    def book(self, times: Times, row: Row) -> None:
+        """Book the time since the last booking of the sequence of this row of the step. Cost: constant."""
+        own_s, lease = self._step_part(times), row.lease
+        if self.draft_share:
+            draft_s = own_s * self.draft_share
+            own_s -= draft_s
+            if row.max_drafts or row.num_drafts:
+                times.draft_s += draft_s
+            else:
+                times.others_draft_s += draft_s
         if self.prefills:
             own_s -= self._book_others(times, lease, own_s * self.share)
             if lease in self.prefills:
-                if start < times.redo_below:
+                if row.start < times.redo_below:
                     times.recompute_s += own_s
                 else:
                     times.prefill_s += own_s
                 return
-        if num_drafts:
+        if row.num_drafts:
             times.verify_s += own_s
         else:
             times.decode_s += own_s

@@ -13,6 +13,14 @@ class PartFacts(Described):
     reason: str
 
 
+class DifferingFacts(Described):
+    """The text around the first token that differs: shared, the prompt's own, the cached one's."""
+
+    before: str
+    own: str
+    cached: str
+
+
 class PrefixFacts(Described):
     """What the prefix cache had of the prompt."""
 
@@ -20,6 +28,8 @@ class PrefixFacts(Described):
     prompt_tokens: int
     cached_tokens: int
     differs_at: int | None
+    differs: DifferingFacts | None = None
+    evicted_s: float | None = None
 
 
 class OthersFacts(Described):

@@ -1,10 +1,13 @@
 """Requests by their ids: `DELETE` (or `POST …/cancel`) ends one, `GET …/timeline` explains it."""
 
+from functools import partial
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.base.errors import NotFoundError
 from headrace.base.terms import caller_terms
+from headrace.engine.timelines.store import spelled
 from headrace.serve.described.pages import CancelledRequest
 from headrace.serve.described.timings import TimelineFacts
 from headrace.serve.endpoint import About, Endpoint
@@ -41,6 +44,8 @@ async def timeline(request: Request) -> Response:
             "--timelines says how many are remembered",
             param="id",
         )
+    if state.llm.tokenizer is not None:
+        found = spelled(found, partial(state.llm.tokenizer.decode, skip_special=False))
     return json_response(timeline_body(found))
 
 

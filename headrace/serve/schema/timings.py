@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.base.metrics import throughput, tpot_s
-from headrace.base.metrics.timeline import Timeline
+from headrace.base.metrics.timeline import Differing, Timeline
 from headrace.engine.outputs import Usage
 from headrace.host.timeline.explain import explain
 
@@ -29,11 +29,19 @@ def timeline_body(timeline: Timeline) -> dict[str, Any]:
             "prompt_tokens": prefix.prompt_tokens,
             "cached_tokens": prefix.cached_tokens,
             "differs_at": prefix.differs_at,
+            "differs": _differs_body(prefix.differs),
+            "evicted_s": prefix.evicted_s,
         },
         "others_prefill": [{"id": o.request_id, "seconds": o.seconds} for o in timeline.others],
         "output_tokens": timeline.output_tokens,
         "preemptions": timeline.num_preempted,
     }
+
+
+def _differs_body(differs: Differing | None) -> dict[str, str] | None:
+    if differs is None or differs.texts is None:
+        return None
+    return dict(zip(("before", "own", "cached"), differs.texts, strict=True))
 
 
 def timings_body(
