@@ -287,6 +287,7 @@ class Answer:
             return None
         self.is_finished = finished
         prepared = self.prepared
+        accepted = int(self._timings.get("draft_n_accepted", 0))
         return RequestOutput(
             request_id=prepared.request_id,
             prompt_ids=prepared.prompt_ids,
@@ -296,6 +297,8 @@ class Answer:
                 prompt_tokens=len(prepared.prompt_ids),
                 completion_tokens=num_tokens,
                 cached_tokens=self._cached_tokens,
+                accepted_drafts=accepted,
+                rejected_drafts=int(self._timings.get("draft_n", 0)) - accepted,
             ),
             seed=prepared.seed,
             prompt_logprobs=prompt_logprobs,

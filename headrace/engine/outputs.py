@@ -30,6 +30,10 @@ class Usage:
     completion_tokens: int = 0
     cached_tokens: int = 0
     """Prompt tokens that the prefix cache held when the first choice was admitted."""
+    accepted_drafts: int = 0
+    """Drafts that were checked and accepted, of the choices that ended."""
+    rejected_drafts: int = 0
+    """Drafts that were checked in vain; none of them is a token of the completion."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -86,6 +86,8 @@ def total(usages: Sequence[Usage]) -> Usage:
         prompt_tokens=sum(u.prompt_tokens for u in usages),
         completion_tokens=sum(u.completion_tokens for u in usages),
         cached_tokens=sum(u.cached_tokens for u in usages),
+        accepted_drafts=sum(u.accepted_drafts for u in usages),
+        rejected_drafts=sum(u.rejected_drafts for u in usages),
     )
 
 

@@ -13,6 +13,8 @@ class MessageUsage(Described):
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
 
 
 class TextBlockFacts(Described):
@@ -123,6 +125,8 @@ class OutputDetails(Described):
     """Of the output's tokens."""
 
     reasoning_tokens: int
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
 
 
 class ResponseUsage(Described):

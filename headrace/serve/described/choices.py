@@ -14,6 +14,13 @@ class CachedTokens(Described):
     cached_tokens: int
 
 
+class DraftFacts(Described):
+    """Drafts of speculation that were checked, under OpenAI's names for predictions."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class UsageFacts(Described):
     """Tokens: the prompt counted once, completions summed over choices."""
 
@@ -21,6 +28,7 @@ class UsageFacts(Described):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: DraftFacts | None = None
 
 
 class TokenFacts(Described):

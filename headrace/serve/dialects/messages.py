@@ -19,6 +19,7 @@ from headrace.base.errors import HeadraceError
 from headrace.engine.outputs import Usage
 from headrace.serve.dialects.blocks import Block, Change, Closed, Opened, Reply
 from headrace.serve.faults import CancelledRequestError, message_error_body
+from headrace.serve.schema.answers import draft_counts
 from headrace.serve.stream import named_event
 
 
@@ -104,12 +105,13 @@ class MessageSpelling:
 
 
 def message_usage(usage: Usage) -> dict[str, int]:
-    """Anthropic's counts: `input_tokens` are those that the prefix cache did not hold."""
+    """Anthropic's counts: `input_tokens` are those that the prefix cache did not hold. Drafts are ours."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
+        **draft_counts(usage),
     }
 
 

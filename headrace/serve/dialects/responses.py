@@ -18,6 +18,7 @@ from headrace.base.errors import HeadraceError
 from headrace.base.step import TokenLogprobs
 from headrace.engine.outputs import Usage
 from headrace.serve.dialects.blocks import Block, Change, Closed, Opened, Reply
+from headrace.serve.schema.answers import draft_counts
 from headrace.serve.schema.logprobs import Vocabulary, chat_logprobs
 from headrace.serve.stream import named_event
 
@@ -148,6 +149,6 @@ def response_usage(usage: Usage, reasoning: int) -> dict[str, Any]:
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": reasoning},
+        "output_tokens_details": {"reasoning_tokens": reasoning, **draft_counts(usage)},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }

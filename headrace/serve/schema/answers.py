@@ -67,11 +67,23 @@ class Envelope:
         return body
 
 
+def draft_counts(usage: Usage) -> dict[str, int]:
+    """Drafts of speculation under OpenAI's names for predictions; empty: none was checked."""
+    if not (usage.accepted_drafts or usage.rejected_drafts):
+        return {}
+    return {
+        "accepted_prediction_tokens": usage.accepted_drafts,
+        "rejected_prediction_tokens": usage.rejected_drafts,
+    }
+
+
 def usage_body(usage: Usage) -> dict[str, Any]:
-    """`usage`: the prompt counted once, completions summed over choices."""
+    """`usage`: the prompt counted once, completions summed over choices; drafts where some were checked."""
+    drafts = draft_counts(usage)
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        **({"completion_tokens_details": drafts} if drafts else {}),
     }

@@ -254,6 +254,7 @@ class MessagesBody(CountTokensBody):
     priority: int | None = None
     request_id: str | None = None
     cache_salt: str | None = None
+    speculate: str | None = None
 
     def to_chat(self) -> dict[str, Any]:
         """The body of `/v1/chat/completions` that asks for the same.
@@ -281,6 +282,7 @@ _SAME = (
     "priority",
     "request_id",
     "cache_salt",
+    "speculate",
 )
 
 

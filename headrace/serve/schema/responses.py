@@ -181,6 +181,7 @@ class ResponsesBody(StrictBody):
     priority: int | None = None
     request_id: str | None = None
     cache_salt: str | None = None
+    speculate: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     def to_chat(self) -> dict[str, Any]:
@@ -278,6 +279,7 @@ _SAME = (
     "priority",
     "request_id",
     "cache_salt",
+    "speculate",
     "chat_template_kwargs",
 )
 RENAMED: Mapping[str, str] = {
