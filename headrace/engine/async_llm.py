@@ -14,6 +14,7 @@ from headrace.base.messages import Picture
 from headrace.base.metrics.timeline import Timeline
 from headrace.base.request import SamplingParams
 from headrace.base.tasks import Pooling
+from headrace.base.terms import caller_terms
 from headrace.engine.build import OpenedModel, Phases, TextLoading, open_and_build, open_model
 from headrace.engine.chat.prompt import DEFAULTS, ChatOptions, ChatPrompt, Messages
 from headrace.engine.client import CoreClient, LocalClient
@@ -258,8 +259,8 @@ class AsyncLLM:
             await outputs.aclose()
 
     async def abort(self, request_id: str) -> bool:
-        """End a request; True when it was known. Its iterator ends with finish reason `abort`."""
-        return self.frontend.abort(request_id)
+        """End a request of the caller's; True when it was known. Its iterator ends with `abort`."""
+        return self.frontend.abort(request_id, caller_terms().tenant.name)
 
     def health(self) -> EngineHealth:
         """State of the engine, from its step counter; never waits."""

@@ -14,7 +14,7 @@ from threading import Lock
 from headrace.base.clock import now_s
 from headrace.base.errors import EngineDeadError, HeadraceError, RequestError
 from headrace.base.faults import error_of, fault_of
-from headrace.base.ids import RequestId
+from headrace.base.ids import RequestId, engine_id
 from headrace.base.messages import (
     AddGroup,
     AskPicture,
@@ -155,8 +155,8 @@ class Frontend:
         self._client = client
         self._watch = Watch(client.beat, resolved.config.watch.stall_s)
         self._lock = Lock()
-        self._answers: dict[str, tuple[Answer, Sink]] = {}
-        self._owner_by_sequence: dict[RequestId, str] = {}
+        self._answers: dict[RequestId, tuple[Answer, Sink]] = {}
+        self._owner_by_sequence: dict[RequestId, RequestId] = {}
         self.questions = Questions(client)
         self._is_closing = False
         self._death = ""
@@ -168,7 +168,7 @@ class Frontend:
         """Prepare a request and give it to the engine (tokenizes: keep long texts off an event loop).
 
         Raises:
-            RequestError: the request is invalid, or its id is in use.
+            RequestError: the request is invalid, or its tenant has another of its id.
             EngineDeadError: the engine is not running, or is closing.
         """
         prepared = self.intake.prepare(ask)
@@ -178,25 +178,25 @@ class Frontend:
                 raise EngineDeadError("the engine is closing and takes no new requests")
             if any(r.request_id in self._owner_by_sequence for r in prepared.requests):
                 raise RequestError(f"request id in use: {prepared.request_id!r}", param="request_id")
-            self._answers[prepared.request_id] = (answer, sink)
+            self._answers[prepared.leader_id] = (answer, sink)
             for request in prepared.requests:
-                self._owner_by_sequence[request.request_id] = prepared.request_id
+                self._owner_by_sequence[request.request_id] = prepared.leader_id
         try:
             self._client.send(AddGroup(requests=prepared.requests))
         except BaseException:
-            self._forget(prepared.request_id)
+            self._forget(prepared.leader_id)
             raise
         return prepared
 
     def cancel(self, prepared: Prepared) -> None:
         """`abort` for whoever submitted it; another request that has its id by now is left alone."""
-        self._abort(prepared.request_id, prepared)
+        self._abort(prepared.leader_id, prepared)
 
-    def abort(self, request_id: str) -> bool:
-        """Ask the engine to end a request, whose last output then says `abort`; False: unknown."""
-        return self._abort(request_id, None)
+    def abort(self, request_id: str, tenant: str = "") -> bool:
+        """Ask the engine to end a tenant's request, whose last output then says `abort`; False: unknown."""
+        return self._abort(engine_id(tenant, request_id), None)
 
-    def _abort(self, request_id: str, owner: Prepared | None) -> bool:
+    def _abort(self, request_id: RequestId, owner: Prepared | None) -> bool:
         with self._lock:
             entry = self._answers.get(request_id)
             if entry is None or (owner is not None and entry[0].prepared is not owner):
@@ -250,7 +250,8 @@ class Frontend:
             EngineDeadError: it is running, and the engine does not answer.
         """
         with self._lock:
-            own = {i: a.prepared for i, (a, _) in self._answers.items() if a.prepared.tenant == tenant}
+            mine = [a.prepared for a, _ in self._answers.values() if a.prepared.tenant == tenant]
+        own = {prepared.request_id: prepared for prepared in mine}
         for request_id in called(name, {i: prepared.part_of for i, prepared in own.items()}):
             prepared = own[request_id]
             ids = tuple(r.request_id for r in prepared.requests)
@@ -275,7 +276,7 @@ class Frontend:
         with self._lock:
             names = list(self._answers)
         for name in names:
-            self.abort(name)
+            self._abort(name, None)
 
     def close(self) -> None:
         """End the engine; requests that are still open get an error."""
@@ -299,7 +300,7 @@ class Frontend:
             self._death = ""
 
     def _on_news(self, news: News) -> None:
-        by_request: defaultdict[str, list[Delta]] = defaultdict(list)
+        by_request: defaultdict[RequestId, list[Delta]] = defaultdict(list)
         with self._lock:
             for delta in news.deltas:
                 owner = self._owner_by_sequence.get(delta.request_id)
@@ -311,7 +312,7 @@ class Frontend:
             output, stops = _take(answer, deltas)
             to_stop.extend(stops)
             if answer.is_finished:
-                self._forget(answer.prepared.request_id)
+                self._forget(answer.prepared.leader_id)
                 self._keep_timeline(answer)
             if output is not None:
                 sink(output)
@@ -346,7 +347,7 @@ class Frontend:
                 sink(output)
         self.questions.give_up()
 
-    def _forget(self, request_id: str) -> tuple[Answer, Sink] | None:
+    def _forget(self, request_id: RequestId) -> tuple[Answer, Sink] | None:
         with self._lock:
             entry = self._answers.pop(request_id, None)
             if entry is not None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from headrace.base.clock import now_s
 from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.grammar import PARAM
-from headrace.base.ids import RequestId
+from headrace.base.ids import RequestId, engine_id
 from headrace.base.request import MAX_ID_LIST, Request, SamplingParams
 from headrace.base.tasks import AUTO, NO_SPECULATION, OFF, BeamSearch, Pooling, Speculation
 from headrace.base.terms import Terms, caller_terms
@@ -67,6 +67,11 @@ class Prepared:
         """Whom it counts for."""
         return self.requests[0].terms.tenant.name
 
+    @property
+    def leader_id(self) -> RequestId:
+        """What the engine calls its first choice; no other request has it, of whatever tenant."""
+        return self.requests[0].request_id
+
 
 class Intake:
     """Prepares requests. Thread-safe.
@@ -112,21 +117,17 @@ class Intake:
             )
         seed = params.seed if params.seed is not None else request_seed(self._engine_seed, number)
         request_id = ask.request_id or f"req-{number}"
-        if len(request_id) > MAX_REQUEST_ID_CHARS:
-            raise RequestError(
-                f"request_id has {len(request_id)} characters, limit {MAX_REQUEST_ID_CHARS}",
-                param="request_id",
-            )
+        _check_name(request_id)
         ends = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             ends |= self._text.end_ids
         _check_drawable(params, ends)
-        leader = RequestId(request_id)
+        leader = engine_id(ask.terms.tenant.name, request_id)
         arrival_s, task = now_s(), ask.task or params.beams
         sampling = params if params.beams is None else replace(params, beams=None, n=1, temperature=0.0)
         requests = tuple(
             Request(
-                request_id=RequestId(f"{request_id}.{i}") if i else leader,
+                request_id=RequestId(f"{leader}.{i}") if i else leader,
                 prompt_ids=prompt_ids,
                 sampling=replace(
                     sampling,
@@ -291,6 +292,18 @@ def _num_bytes(content: object) -> int:
             _num_bytes(cast("Mapping[str, Any]", p).get("text")) for p in parts if isinstance(p, Mapping)
         )
     return 0
+
+
+def _check_name(request_id: str) -> None:
+    """Refuse names that are long, or have characters that the engine puts into names of its own."""
+    if len(request_id) > MAX_REQUEST_ID_CHARS:
+        raise RequestError(
+            f"request_id has {len(request_id)} characters, limit {MAX_REQUEST_ID_CHARS}", param="request_id"
+        )
+    if any(char < " " for char in request_id):
+        raise RequestError(
+            f"request_id has a control character: {request_id!r}; leave it out", param="request_id"
+        )
 
 
 def _check_method(wish: Speculation) -> None:

@@ -38,19 +38,21 @@ class Running:
 
     def __init__(self, llm: AsyncLLM) -> None:
         self._llm = llm
-        self._by_engine_id: dict[str, Entry] = {}
+        self._entries: dict[tuple[str, str], Entry] = {}
+        """By tenant and engine id."""
 
     @contextmanager
     def entered(self, answer_id: str, engine_id: str) -> Generator[Entry]:
         """Within, the engine's request `engine_id` can be ended by the id of its answer."""
         entry = Entry(answer_id, engine_id, caller_terms().tenant.name)
         # The engine refuses an id that is in use; a second entry would let its owner end the first request.
-        is_new = self._by_engine_id.setdefault(engine_id, entry) is entry
+        key = (entry.tenant, engine_id)
+        is_new = self._entries.setdefault(key, entry) is entry
         try:
             yield entry
         finally:
             if is_new:
-                del self._by_engine_id[engine_id]
+                del self._entries[key]
 
     async def track(
         self, answer_id: str, engine_id: str, outputs: AsyncIterator[RequestOutput]
@@ -71,7 +73,7 @@ class Running:
         One that is still being tokenized ends with its first token.
         """
         tenant = caller_terms().tenant.name
-        found = [e for e in self._by_engine_id.values() if e.tenant == tenant and e.is_called(name)]
+        found = [e for e in self._entries.values() if e.tenant == tenant and e.is_called(name)]
         for entry in found:
             entry.is_due = not await self._llm.abort(entry.engine_id)
         return bool(found)

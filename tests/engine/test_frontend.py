@@ -10,9 +10,11 @@ import pytest
 from headrace.base.clock import now_s
 from headrace.base.errors import EngineDeadError, RequestError
 from headrace.base.faults import fault_of
+from headrace.base.ids import outer_id
 from headrace.base.messages import AddGroup, Failed, Finish, News, Picture, Stats, Timelines
 from headrace.base.request import FinishReason, SamplingParams
 from headrace.base.step import Delta, SequenceTiming
+from headrace.base.terms import Tenant, Terms
 from headrace.engine import frontend as module
 from headrace.engine.async_llm import INLINE_CHARS, AsyncLLM
 from headrace.engine.build import open_model
@@ -83,6 +85,45 @@ def test_leaving_late_spares_the_next_request_of_that_id():
     assert client.finishes() == []
     frontend.cancel(second)
     assert client.finishes() == ["x"]
+
+
+def test_tenants_share_no_names_of_requests():
+    """Otherwise "in use" would tell one key what another calls its requests."""
+    client = StillClient()
+    frontend = Frontend(opened(), client)
+    outputs = {name: [] for name in ("alice", "bob", "")}
+
+    def ask(tenant: str, name: str = "x", n: int = 2) -> Ask:
+        terms = Terms(tenant=Tenant(name=tenant))
+        return Ask(prompt=[5, 6], params=SamplingParams(seed=1, n=n), request_id=name, terms=terms)
+
+    made = {name: frontend.submit(ask(name), sink.append) for name, sink in outputs.items()}
+    ids = [r.request_id for prepared in made.values() for r in prepared.requests]
+    assert len(set(ids)) == 6
+    assert {outer_id(i) for i in ids} == {"x", "x.1"}
+    with pytest.raises(RequestError, match="in use: 'x'"):
+        frontend.submit(ask("alice"), outputs["alice"].append)
+    give(client, made["bob"].requests[0].request_id, ids=(7,))
+    assert [o.request_id for o in outputs["bob"]] == ["x"]
+    assert outputs["alice"] == outputs[""] == []
+    assert not frontend.abort("x", "carol")
+    assert frontend.abort("x", "bob")
+    assert client.finishes() == [r.request_id for r in made["bob"].requests]
+    for request in made["bob"].requests:
+        give(client, request.request_id, ids=(), finish=FinishReason.ABORT)
+    assert outputs["bob"][-1].finished
+    assert frontend.num_active == 2
+    frontend.submit(ask("bob"), outputs["bob"].append)
+    assert not outputs["alice"]
+
+
+@pytest.mark.parametrize("name", ["a\00", "a\x1fb", "\n"])
+def test_names_that_the_engine_makes_itself_are_refused(name):
+    frontend = Frontend(opened(), StillClient())
+    with pytest.raises(RequestError, match="control character") as caught:
+        submit(frontend, name)
+    assert caught.value.param == "request_id"
+    assert frontend.num_active == 0
 
 
 def test_whoever_waits_for_statistics_learns_of_a_death_at_once():

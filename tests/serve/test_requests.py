@@ -3,16 +3,20 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import httpx
 import pytest
 
-from headrace.base.config import AccessConfig
-from headrace.base.terms import Tenant, Terms, set_caller
+from headrace.base.clock import now_s
+from headrace.base.config import AccessConfig, EngineConfig, ModelConfig, ServeConfig
+from headrace.base.messages import Hold
+from headrace.base.terms import Tenant, Terms, caller_terms, set_caller
 from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.outputs import ChoiceDelta
 from headrace.serve.running import Running
+from tests.kit.engine import tiny_llama
 from tests.serve.conftest import Live
 from tests.serve.fake import FakeLLM, LiveServer, Seen, word
 
@@ -102,24 +106,74 @@ def test_only_the_key_that_sent_a_request_ends_it() -> None:
         assert httpx.delete(path, headers=as_("alice")).status_code == 404
 
 
-def test_a_second_request_with_the_same_id_ends_nobody_elses() -> None:
+def test_keys_learn_nothing_of_each_others_names() -> None:
+    """The same name at the same time on a real engine: each key runs, explains and ends its own."""
+    config = EngineConfig(model=ModelConfig(model=str(tiny_llama())), serve=ServeConfig(in_process=True))
+    llm = asyncio.run(AsyncLLM.start(config))
+    ask: Any = {"prompt": [5, 6, 7], "max_tokens": 150, "ignore_eos": True, "request_id": "mine"}
+    access = AccessConfig(api_key=("alice", "bob", "carol"))
+
+    with LiveServer(cast("FakeLLM", llm), access) as live, ThreadPoolExecutor(2) as pool:
+
+        def call(key: str, method: str, path: str, **more: Any) -> httpx.Response:
+            headers = {"authorization": f"Bearer {key}"}
+            return httpx.request(method, live.url + path, headers=headers, timeout=20, **more)
+
+        try:
+            llm.client.send(Hold(is_held=True))
+            asked = [pool.submit(call, k, "POST", "/v1/completions", json=ask) for k in ("alice", "bob")]
+            end_s = now_s() + 10
+            while llm.frontend.num_active < 2:
+                assert now_s() < end_s, [a.result() for a in asked if a.done()]
+            again = call("alice", "POST", "/v1/completions", json=ask)
+            assert (again.status_code, again.json()["error"]["param"]) == (400, "request_id")
+            assert "\x1f" not in again.text
+            for method, path in (("DELETE", "/v1/requests/mine"), ("GET", "/v1/requests/mine/timeline")):
+                assert call("carol", method, path).status_code == 404
+            assert call("bob", "DELETE", "/v1/requests/mine").status_code == 200
+            llm.client.send(Hold(is_held=False))
+            ends = [answer.result().json()["choices"][0]["finish_reason"] for answer in asked]
+            assert ends == ["length", "abort"]
+            for key, parts in (("alice", {"prefill", "decode"}), ("bob", set[str]())):
+                told = call(key, "GET", "/v1/requests/mine/timeline").json()
+                assert told["id"] == asked[0].result().json()["id"]
+                assert parts <= {part["name"] for part in told["parts"]}
+            assert call("carol", "GET", "/v1/requests/mine/timeline").status_code == 404
+        finally:
+            llm.client.send(Hold(is_held=False))
+            asyncio.run(llm.close())
+
+
+def test_each_key_ends_its_own_request_of_an_id_and_the_first_of_it() -> None:
+    ended: list[tuple[str, str]] = []
+
     class Aborts:
         async def abort(self, request_id: str) -> bool:
+            ended.append((caller_terms().tenant.name, request_id))
             return True
 
     running = Running(cast("AsyncLLM", Aborts()))
 
-    def cancelled(tenant: str) -> bool:
+    def as_(tenant: str) -> None:
         set_caller(Terms(tenant=Tenant(name=tenant)))
+
+    def cancelled(tenant: str) -> bool:
+        as_(tenant)
         return asyncio.run(running.cancel("chatcmpl-x"))
 
-    set_caller(Terms(tenant=Tenant(name="alice")))
+    as_("alice")
     try:
         with running.entered("chatcmpl-x", "chatcmpl-x"):
-            set_caller(Terms(tenant=Tenant(name="bob")))
-            with running.entered("chatcmpl-x", "chatcmpl-x"):
+            with running.entered("chatcmpl-x", "chatcmpl-x"):  # the engine refuses it: nothing to end here
                 assert not cancelled("bob")
+                assert not ended
+            as_("bob")
+            with running.entered("chatcmpl-x", "chatcmpl-x"):
+                assert cancelled("bob")
+                assert ended == [("bob", "chatcmpl-x")]
+            assert not cancelled("bob")
             assert cancelled("alice")
+            assert ended[1:] == [("alice", "chatcmpl-x")]
         assert not cancelled("alice")
     finally:
         set_caller(Terms())

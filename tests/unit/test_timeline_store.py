@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from headrace.base.errors import HeadraceError, NotFoundError
+from headrace.base.ids import engine_id
 from headrace.base.metrics.timeline import Differing, OthersPrefill, Part, PartName, PrefixResult, Timeline
 from headrace.cli.commands.explain import LOOKS, fetch, show, widths
 from headrace.engine.outputs import Usage
@@ -111,7 +112,7 @@ def test_what_comes_before_and_after_the_engine_is_added_and_the_sum_stays_whole
 
 def test_ids_of_other_tenants_requests_do_not_show() -> None:
     store = TimelineStore(9)
-    others = (OthersPrefill("secret", "u", 2.0), OthersPrefill("mine", "t", 1.0))
+    others = (OthersPrefill("secret", "u", 2.0), OthersPrefill(engine_id("t", "mine"), "t", 1.0))
     store.keep("t", line(others=others, parts=(Part(PartName.OTHERS_PREFILL, 3.0, "secret"),)))
     found = store.find("t", "a")
     assert found is not None

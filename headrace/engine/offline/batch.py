@@ -45,8 +45,8 @@ class Batch:
                 while self._open:
                     self._collect()
         finally:
-            for request_id in self._open:
-                self._frontend.abort(request_id)
+            for gathered in self._open.values():
+                self._frontend.cancel(gathered.prepared)
         return self._order
 
     def _is_full(self) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from threading import Lock
 from typing import NamedTuple
 
+from headrace.base.ids import outer_id
 from headrace.base.metrics.timeline import Part, PartName, Timeline
 
 Key = tuple[str, str]
@@ -111,8 +112,11 @@ def spelled(timeline: Timeline, decode: Callable[[Sequence[int]], str]) -> Timel
 
 
 def own_view(timeline: Timeline, tenant: str) -> Timeline:
-    """The timeline without the ids of other tenants' requests."""
-    others = tuple(o if o.tenant == tenant else o._replace(request_id=ANOTHERS) for o in timeline.others)
+    """The timeline without the ids of other tenants' requests, and with this tenant's as it knows them."""
+    others = tuple(
+        o._replace(request_id=outer_id(o.request_id) if o.tenant == tenant else ANOTHERS)
+        for o in timeline.others
+    )
     most = others[0].request_id if others else ""
     parts = tuple(
         part._replace(reason=most) if part.name is PartName.OTHERS_PREFILL else part

@@ -99,6 +99,8 @@ class Keys:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"two API keys have the name {name!r}: rename one")
+            if not name.isprintable():
+                raise ConfigError(f"API key {name!r} has a control character in its name: rename it")
         if len({digest for digest, _ in self._entries}) < len(names):
             raise ConfigError("two names have the same API key: give each its own")
 
