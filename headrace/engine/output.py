@@ -148,7 +148,7 @@ class Choice:
     def _close(self, news: _News, finish: str, reason: int | str | None) -> ChoiceDelta:
         self.is_finished = True
         if self._splitter is not None:
-            news.parts += self._splitter.flush()
+            news.parts += self._splitter.flush(is_cut=finish != FinishReason.STOP.value)
             if finish == FinishReason.STOP.value and self._splitter.num_calls:
                 finish = TOOL_CALLS
         return self._emit(news, finish, reason)

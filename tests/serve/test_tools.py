@@ -49,7 +49,7 @@ def saying(text: str, size: int, finish: str = "stop") -> Callable[[Seen], Async
         yield tuple(
             ChoiceDelta(
                 index=n,
-                parts=tuple(splitter.flush()),
+                parts=tuple(splitter.flush(is_cut=finish != "stop")),
                 finish_reason=TOOL_CALLS if splitter.num_calls and finish == "stop" else finish,
             )
             for n, splitter in enumerate(splitters)
@@ -110,6 +110,7 @@ def test_a_cut_call_is_no_call_ap_5() -> None:
         asked: Any = {"model": "fake", "messages": MESSAGES, "tools": [WEATHER]}
         choice = client.chat.completions.create(**asked).choices[0]
         assert (called(choice.message), choice.finish_reason) == (WANTED[:1], "length")
+        assert "<tool_call>" not in (choice.message.content or "")
 
 
 def test_plain_text_with_tools_streams_as_content() -> None:

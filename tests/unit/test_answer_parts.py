@@ -174,16 +174,18 @@ class Reader:
 
 
 def test_a_call_that_is_cut_ends_with_length_ap_5():
-    """AP-5: `length` at every length; a call is told only when it is whole, and then its arguments parse."""
-    whole_at = SAID.index("</tool_call>")
+    """AP-5: `length` at every length; a call is told when it is whole, and then its arguments parse. What
+    there is of a cut one is no text."""
+    marked_at, whole_at = (SAID.index(mark) for mark in ("<tool_call>", "</tool_call>"))
+    marked_at += len("<tool_call>")
     for size in range(len(SAID) + 1):
         reader = Reader()
         reader.give(SAID[:size].encode())
         reader.give(finish=FinishReason.LENGTH)
         content, calls, finish = reader.result()
         assert finish == ["length"]
-        if size < whole_at:
-            assert (content, calls) == (SAID[:size], [])
+        if size < whole_at:  # less than a mark is text
+            assert (content, calls) == (SAID[:size] if size < marked_at else "ok", [])
         else:
             assert [(n, json.loads(a)) for n, a in calls] == [("get_weather", {"city": "Rome"})]
             assert content == "ok"

@@ -174,6 +174,38 @@ def test_a_single_call_ends_the_answer():
     assert splitter.push("more") == splitter.flush() == []
 
 
+@pytest.mark.parametrize(
+    ("dialect", "text", "left"),
+    [
+        ("hermes", 'a <tool_call>{"name": "f", "argum', "a"),
+        ("hermes", "a\n<tool_call>", "a"),
+        ("hermes", '<tool_call>{"name": "f"}</tool_call>\n<tool_call>\n{"na', ""),
+        ("hermes", '{"name": "f", "argum', '{"name": "f", "argum'),  # without a mark it may be any JSON
+        ("hermes", "a <tool_ca", "a <tool_ca"),
+        ("mistral", '[TOOL_CALLS][{"name": "f"}, {"na', ""),
+        ("mistral", "[TOOL_CALLS]f[AR", ""),
+        ("llama3_json", '{"name": "f"}; {"na', ""),
+        ("pythonic", "<|python_start|>[f(a=", ""),
+        ("generic", 'b <tool_call>{"name": "g", "arguments": {"x": ', "b"),
+    ],
+)
+def test_a_call_that_is_cut_is_no_text(dialect, text, left):
+    """The mark would be shown to users, and sent back with the next turn. What the model itself breaks off
+    stays text, so that nothing it said is lost."""
+    for pieces in ([text], text):
+        splitter, cut = PartSplitter(plan(dialect)), Gathering()
+        for piece in pieces:
+            cut.add(splitter.push(piece))
+        cut.add(splitter.flush(is_cut=True))
+        assert cut.message().content == left
+        assert [c.name for c in cut.message().calls] == ["f"] * text.count('{"name": "f"}')
+        assert len(split(plan(dialect), pieces).content) >= len(left)
+    assert (
+        split(plan("hermes"), ['<tool_call>{"name": "f", "argum']).content
+        == '<tool_call>{"name": "f", "argum'
+    )
+
+
 def test_calls_that_are_certain_come_as_they_are_written():
     how = plan("hermes", certain=True)
     splitter = PartSplitter(how)

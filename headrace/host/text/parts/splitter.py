@@ -102,6 +102,8 @@ class PartSplitter:
         self._reader: CallReader | None = None
         self._begin = ""
         """What the call that is read began with, as long as none was given."""
+        self._is_certain = False
+        """What is read began with a mark, or has had a call: if it breaks off, it was meant to be one."""
         self._calls: Calls | None = None
         if plan.calls is not None:
             self._calls = Calls(plan.names, plan.calls.new_id, 0 if plan.certain else HOLD_CHARS)
@@ -133,8 +135,13 @@ class PartSplitter:
                 pos = self._start(text, pos)
         return self._take()
 
-    def flush(self) -> list[Part]:
-        """The rest, when the answer ends: what is held becomes what it looks like without an end."""
+    def flush(self, *, is_cut: bool = False) -> list[Part]:
+        """The rest, when the answer ends: what is held becomes what it looks like without an end.
+
+        Args:
+            is_cut: the model did not end the answer. A call that breaks off there is left out: it is none,
+                and no text either.
+        """
         if self._mode is _Mode.OVER:
             return []
         rest, self._held = self._held, ""
@@ -142,6 +149,9 @@ class PartSplitter:
             self._mode = _Mode.REASONING if self._plan.in_reasoning else _Mode.CONTENT
         if self._reader is not None:
             rest = self._begin + self._reader.rest()
+            if is_cut and self._is_certain:
+                rest = ""
+                self._space.clear()
             self._reader = None
             self._mode = _Mode.CONTENT
         self._say(rest)
@@ -235,6 +245,7 @@ class PartSplitter:
     def _read_call(self, text: str, begin: str) -> None:
         assert self._plan.calls is not None and self._calls is not None  # noqa: PT018 - as it was found
         self._begin = text
+        self._is_certain = bool(text)
         self._reader = self._plan.calls.reader(self._calls, begin)
         self._mode = _Mode.CALL
 
@@ -246,6 +257,7 @@ class PartSplitter:
             self._calls.parts.clear()
             self._space.clear()
             self._begin = ""
+            self._is_certain = True
             self._at_start = False
             self._drops_space = True
         if self._reader.status is not Status.OPEN:
