@@ -54,7 +54,7 @@ def build_app(llm: AsyncLLM, config: EngineConfig) -> tuple[ASGIApp, Served]:
     app.state.served = state
     keys = load_keys(config.access)
     app.state.doctor = Doctor(state)
-    app.state.feed = Feed(state, app.state.doctor, with_ids=len(keys) < 2)
+    app.state.feed = Feed(state, app.state.doctor, is_shared=len(keys) > 1)
     if config.batch.dir is not None:
         store = Store(Path(config.batch.dir), config.batch)
         counted = Recorder(app, [state.metrics.count_tokens], with_body=False)

@@ -3,11 +3,12 @@
 import asyncio
 import base64
 import hashlib
+import itertools
 import json
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ import pytest
 
 from headrace.base.clock import now_s
 from headrace.base.config import AccessConfig
-from headrace.base.errors import EngineDeadError
+from headrace.base.errors import EngineDeadError, OverloadError
 from headrace.base.messages import Picture, RunningRow
 from headrace.engine.outputs import EngineStats
-from headrace.serve.pages.feed import MAX_WATCHERS
+from headrace.serve.pages.doctor import Doctor
+from headrace.serve.pages.feed import MAX_WATCHERS, MAX_WATCHERS_OF_KEY, Feed
+from tests.kit.engine import tiny_llama
 from tests.serve import browser
-from tests.serve.conftest import Live
+from tests.serve.conftest import Live, serving
 from tests.serve.fake import FakeLLM, LiveServer, hello
 
 KEYED = AccessConfig(api_key=("sesame",))
@@ -93,7 +96,7 @@ class Stuck(FakeLLM):
 @contextmanager
 def watching(url: str, **more: Any) -> Iterator[Iterator[dict[str, Any]]]:
     """News of a server as they come."""
-    with httpx.stream("GET", f"{url}/dashboard/events", timeout=30, **more) as answer:
+    with httpx.stream("GET", f"{url}/dashboard/events", timeout=10, **more) as answer:
         assert answer.status_code == 200, answer.read()
         yield (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
 
@@ -104,8 +107,7 @@ def ask(url: str, headers: dict[str, str] | None = None, **more: Any) -> httpx.R
 
 
 def test_news_tell_of_the_engine_and_of_requests(live_server: Live) -> None:
-    answer = ask(live_server.url, request_id="seen-1")
-    assert answer.status_code == 200
+    assert ask(live_server.url).status_code == 200
     with watching(live_server.url) as news:
         first, second = next(news), next(news)
     assert first["is_healthy"] is True
@@ -114,18 +116,36 @@ def test_news_tell_of_the_engine_and_of_requests(live_server: Live) -> None:
     blocks = first["picture"]["blocks"]
     assert sum(count for _, count in blocks) == first["gauges"]["blocks_total"]
     assert first["counters"]["generated_tokens"] >= 40
-    slowest = {s["id"]: s for s in first["recent"]["slowest"]}
-    mine = slowest[next(name for name in slowest if "seen-1" in name)]
+
+
+def test_the_slowest_requests_are_told_by_their_ids_of_one_key() -> None:
+    """On a server of its own: elsewhere eight slower ones may have been asked before."""
+    key = {"authorization": "Bearer only"}
+    with serving(tiny_llama(), "--api-key", "only") as live:
+        assert ask(live.url, key, request_id="seen-1").status_code == 200
+        with watching(live.url, headers=key) as news:
+            (mine,) = next(news)["recent"]["slowest"]
+        asking = threading.Thread(
+            target=ask, args=(live.url, key), kwargs={"max_tokens": 170, "request_id": "seen-2"}
+        )
+        asking.start()
+        with watching(live.url, headers=key) as news:
+            rows = [row for _, told in zip(range(2), news, strict=False) for row in told["picture"]["rows"]]
+        asking.join(30)
+    assert mine["id"].endswith("-seen-1")
     assert (mine["prompt_tokens"], mine["output_tokens"]) == (20, 40)
     assert mine["decode_s"] > 0
+    assert {row["id"] for row in rows} <= {"cmpl-seen-2", "cmpl-seen-2-0"}
 
 
 def test_running_sequences_are_shown(live_server: Live) -> None:
     thread = threading.Thread(target=ask, args=(live_server.url,), kwargs={"max_tokens": 450})
     thread.start()
     with watching(live_server.url) as news:
-        rows = next(found for found in (n["picture"]["rows"] for n in news) if found)
-    thread.join()
+        first = itertools.islice((n["picture"]["rows"] for n in news), 10)
+        rows = next((found for found in first if found), None)
+    thread.join(30)
+    assert rows is not None, "nothing ran in ten seconds"
     assert rows[0]["max_tokens"] == 450
     assert rows[0]["prompt_tokens"] == 20
 
@@ -229,14 +249,60 @@ def test_watchers_are_bounded_and_leave() -> None:
         assert refused.status_code == 429
         assert refused.headers["retry-after"]
         streams[0].__exit__(None, None, None)
-        for _ in range(100):
-            with client.stream("GET", f"{server.url}/dashboard/events") as again:
-                if again.status_code == 200:
-                    break
-        else:
-            pytest.fail("a place did not become free")
+        until_watching(client, f"{server.url}/dashboard/events")
         for stream in streams[1:]:
             stream.__exit__(None, None, None)
+
+
+def until_watching(client: httpx.Client, url: str, seconds: float = 10.0, **more: Any) -> None:
+    """Until there is a place: who leaves is noticed a moment later."""
+    end_s = now_s() + seconds
+    while now_s() < end_s:
+        with client.stream("GET", url, **more) as again:
+            if again.status_code == 200:
+                return
+    pytest.fail("a place did not become free")
+
+
+def test_one_of_several_keys_takes_a_part_of_the_places() -> None:
+    access = AccessConfig(api_key=("one", "two"))
+    with LiveServer(Shown(hello), access=access) as server, ExitStack() as open_:
+        client, url = open_.enter_context(httpx.Client(timeout=10)), f"{server.url}/dashboard/events"
+
+        def watch(key: str) -> httpx.Response:
+            return open_.enter_context(client.stream("GET", url, headers={"authorization": f"Bearer {key}"}))
+
+        assert [watch("one").status_code for _ in range(MAX_WATCHERS_OF_KEY)] == [200] * MAX_WATCHERS_OF_KEY
+        refused = watch("one")
+        assert refused.status_code == 429
+        assert f"with this key, limit {MAX_WATCHERS_OF_KEY}" in refused.read().decode()
+        assert watch("two").status_code == 200
+
+
+def test_asking_for_heads_takes_no_places() -> None:
+    with LiveServer(Shown(hello), access=KEYED) as server, httpx.Client(timeout=10) as client:
+        url, key = f"{server.url}/dashboard/events", {"authorization": "Bearer sesame"}
+        for _ in range(MAX_WATCHERS + 1):
+            head = client.head(url, headers=key)
+            assert head.status_code == 200
+            assert head.headers["content-type"].startswith("text/event-stream")
+        assert client.head(url).status_code == 401
+        with watching(server.url, headers=key) as news:
+            assert next(news)["model"] == "fake"
+
+
+async def test_a_watcher_who_left_before_the_first_news_has_left() -> None:
+    with LiveServer(Shown(hello)) as server:
+        feed = Feed(server.state, Doctor(server.state), is_shared=False)
+        watches = [feed.watch("") for _ in range(MAX_WATCHERS)]
+        with pytest.raises(OverloadError, match=f"limit {MAX_WATCHERS}"):
+            feed.watch("")
+        for _ in range(2):
+            await watches[0].aclose()
+        feed.watch("")
+        with pytest.raises(OverloadError):
+            feed.watch("")
+        assert [news async for news in watches[0]] == []
 
 
 @needs_browser

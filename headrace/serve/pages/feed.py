@@ -4,13 +4,14 @@ Nothing is asked of the engine while nobody watches.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
 from itertools import groupby
 from typing import Any
 
 from headrace import __version__
 from headrace.base.clock import now_s, unix_s
 from headrace.base.errors import HeadraceError, OverloadError
+from headrace.base.ids import outer_id
 from headrace.base.messages import Picture
 from headrace.engine.outputs import EngineStats
 from headrace.serve.pages.doctor import Doctor
@@ -19,6 +20,8 @@ from headrace.serve.state import Served
 
 PERIOD_S = 1.0
 MAX_WATCHERS = 16
+MAX_WATCHERS_OF_KEY = 4
+"""Of one of several keys: one alone cannot shut the others out."""
 ANSWER_S = 2.0
 """An engine in a longer step is shown as it was."""
 
@@ -29,38 +32,46 @@ class Feed:
     Args:
         state: the server.
         doctor: says what holds it up.
-        with_ids: show ids of requests; off where several keys are in use, as a key may not see another's.
+        is_shared: several keys are in use. Ids of requests are not shown then, as a key may not see
+            another's, and no key may take all places.
     """
 
-    def __init__(self, state: Served, doctor: Doctor, *, with_ids: bool) -> None:
+    def __init__(self, state: Served, doctor: Doctor, *, is_shared: bool) -> None:
         self._state = state
         self._doctor = doctor
-        self._with_ids = with_ids
+        self._with_ids = not is_shared
+        self._most_of_key = MAX_WATCHERS_OF_KEY if is_shared else MAX_WATCHERS
         self._lock = asyncio.Lock()
         self._latest: dict[str, Any] = {}
         self._made_s = -PERIOD_S
-        self.num_watchers = 0
+        self._watchers: Counter[str] = Counter()
+        """By the names of their keys."""
 
-    def enter(self) -> None:
-        """One more watches.
+    def watch(self, key: str) -> "Watch":
+        """News once a period, for whoever has the key of that name.
 
         Raises:
-            OverloadError: too many do.
+            OverloadError: too many watch.
         """
-        if self.num_watchers >= MAX_WATCHERS:
-            raise OverloadError(
-                f"{self.num_watchers} dashboards are open, limit {MAX_WATCHERS}: close one", retry_after_s=5.0
-            )
-        self.num_watchers += 1
+        for num, limit, whose in (
+            (self._watchers[key], self._most_of_key, " with this key"),
+            (self._watchers.total(), MAX_WATCHERS, ""),
+        ):
+            if num >= limit:
+                raise OverloadError(
+                    f"{num} dashboards are open{whose}, limit {limit}: close one", retry_after_s=5.0
+                )
+        self._watchers[key] += 1
+        return Watch(self, key)
 
-    async def watch(self) -> AsyncIterator[dict[str, Any]]:
-        """News once a period until closed, or the server stops; after `enter`."""
-        try:
-            while not self._state.draining:
-                yield await self.latest()
-                await asyncio.sleep(PERIOD_S)
-        finally:
-            self.num_watchers -= 1
+    def leave(self, key: str) -> None:
+        """One less watches."""
+        self._watchers[key] -= 1
+
+    @property
+    def is_over(self) -> bool:
+        """The server stops."""
+        return self._state.draining
 
     async def latest(self) -> dict[str, Any]:
         """News that are at most a period old."""
@@ -104,13 +115,42 @@ class Feed:
         }
 
 
+class Watch:
+    """The news of one watcher, whose place is free again once this is closed, read or not."""
+
+    def __init__(self, feed: Feed, key: str) -> None:
+        self._feed = feed
+        self._key = key
+        self._is_open = True
+        self._is_first = True
+
+    def __aiter__(self) -> "Watch":
+        return self
+
+    async def __anext__(self) -> dict[str, Any]:
+        if not self._is_first:
+            await asyncio.sleep(PERIOD_S)
+        self._is_first = False
+        if self._feed.is_over:
+            await self.aclose()
+        if not self._is_open:
+            raise StopAsyncIteration
+        return await self._feed.latest()
+
+    async def aclose(self) -> None:
+        """Leave; idempotent."""
+        if self._is_open:
+            self._is_open = False
+            self._feed.leave(self._key)
+
+
 def _engine(stats: EngineStats | None, picture: Picture | None, *, with_ids: bool) -> dict[str, Any]:
     """What the engine told; nothing when it did not answer."""
     if stats is None or picture is None:
         return {"counters": None, "gauges": None, "picture": None}
     rows = [
         {
-            "id": row.request_id if with_ids else "",
+            "id": outer_id(row.request_id) if with_ids else "",
             "slot": row.slot,
             "prompt_tokens": row.prompt_tokens,
             "computed_tokens": row.computed_tokens,

@@ -11,6 +11,7 @@ from typing import Any, cast
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headrace.base.terms import caller_terms
 from headrace.serve.endpoint import About, Endpoint
 from headrace.serve.pages.feed import Feed
 from headrace.serve.stream import EventStream, event
@@ -55,9 +56,10 @@ async def dashboard(request: Request) -> Response:
 
 async def events(request: Request) -> Response:
     """What the page shows, once a second."""
-    feed = cast("Feed", request.app.state.feed)
-    feed.enter()
-    news = feed.watch()
+    if request.method == "HEAD":  # wants to know whether it may watch, and takes no place
+        return Response(media_type=EventStream.media_type)
+    feed, key = cast("Feed", request.app.state.feed), caller_terms().tenant.name
+    news = feed.watch(key)
     return EventStream(_encoded(news), news)
 
 
