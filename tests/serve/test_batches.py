@@ -44,7 +44,7 @@ def submit(client: openai.OpenAI, lines: list[str], endpoint: Any = CHAT) -> Any
 
 
 def results(client: openai.OpenAI, name: str | None) -> dict[str, Any]:
-    found = [json.loads(text) for text in client.files.content(name or "").text.splitlines()]
+    found = [json.loads(text) for text in client.files.content(name or "").text.splitlines()]  # in any order
     assert len({r["custom_id"] for r in found}) == len(found)
     return {r["custom_id"]: r["response"] for r in found}
 
@@ -172,6 +172,26 @@ def test_files_come_and_go(live: Live) -> None:
     assert [e.line for e in failed.errors.data] == [1, 3]
     for name in ("file_" + "0" * 32, "..%2f..%2fetc%2fpasswd", "batch_1"):
         assert httpx.get(f"{live.url}/v1/files/{name}").status_code == 404
+
+
+def test_ranges_that_cannot_be_had_are_refused_in_the_shape_of_errors(live: Live) -> None:
+    content = line(0).encode()
+    file = client_of(live).files.create(file=("x.jsonl", content), purpose="batch")
+    path = f"{live.url}/v1/files/{file.id}/content"
+    part = httpx.get(path, headers={"range": "bytes=2-5"})
+    assert (part.status_code, part.content) == (206, content[2:6])
+    past = httpx.get(path, headers={"range": f"bytes={len(content)}-"})
+    assert past.status_code == 416
+    assert past.headers["content-range"] == f"bytes */{len(content)}"
+    assert past.json()["error"]["code"] == "range_not_satisfiable"
+    odd = httpx.get(path, headers={"range": "lines=1-2"})
+    assert odd.status_code == 400
+    assert "content-range" not in odd.headers
+    for refused in (past, odd):
+        error = refused.json()["error"]
+        assert refused.headers["content-type"] == "application/json"
+        assert (error["type"], error["param"]) == ("invalid_request_error", "Range")
+    assert httpx.get(path).content == content
 
 
 def test_a_cancelled_batch_keeps_what_is_answered(live: Live) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
+from starlette.types import Message, Receive, Scope, Send
 
 from headrace.base.errors import NotFoundError, RequestError
 from headrace.base.terms import caller_terms
@@ -12,9 +13,46 @@ from headrace.serve.batches.form import read_form
 from headrace.serve.batches.listing import FILES_QUERY, cut, read_page
 from headrace.serve.described.batches import FileAnswer, FileDeleted, FileList
 from headrace.serve.endpoint import ASKS, READS, About, Endpoint
-from headrace.serve.faults import json_response
+from headrace.serve.faults import fault_response, json_response
 from headrace.serve.limits import read_body
 from headrace.serve.state import served
+
+
+class RangeError(RequestError):
+    """The file has no such bytes."""
+
+    http_status = 416
+    code = "range_not_satisfiable"
+
+
+class Content(FileResponse):
+    """A file, or a range of it; a range that cannot be had is an error in the shape of all errors."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        refused: Message | None = None
+
+        async def told(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start" and message["status"] >= 400:
+                refused = message
+            if refused is None:
+                await send(message)
+
+        await super().__call__(scope, receive, told)
+        if refused is not None:
+            await _refusal(refused, scope["path"])(scope, receive, send)
+
+
+def _refusal(start: Message, path: str) -> Response:
+    fault = RequestError("the header Range is malformed; send bytes=FIRST-LAST", param="Range")
+    if start["status"] == 416:
+        fault = RangeError("the file is shorter than what the header Range asks for", param="Range")
+    response = fault_response(fault, path)
+    for name, value in start["headers"]:
+        if name == b"content-range":  # how long the file is
+            response.headers["content-range"] = value.decode("latin-1")
+    return response
 
 
 async def upload(request: Request) -> Response:
@@ -52,7 +90,7 @@ async def get_content(request: Request) -> Response:
         about = await asyncio.to_thread(path.stat)
     except FileNotFoundError:  # it was deleted, or is a result whose batch is just ending
         raise NotFoundError(f"file {name!r} has no content here", param="file_id") from None
-    return FileResponse(path, stat_result=about, media_type="application/jsonl")
+    return Content(path, stat_result=about, media_type="application/jsonl")
 
 
 async def delete(request: Request) -> Response:
@@ -77,5 +115,10 @@ ROUTES = (
     Endpoint("/v1/files", list_files, "GET", About(answer=FileList, query=FILES_QUERY, errors=(400, *ASKS))),
     Endpoint("/v1/files/{name}", get_file, "GET", About(answer=FileAnswer)),
     Endpoint("/v1/files/{name}", delete, "DELETE", About(answer=FileDeleted)),
-    Endpoint("/v1/files/{name}/content", get_content, "GET", About(media_type="application/jsonl")),
+    Endpoint(
+        "/v1/files/{name}/content",
+        get_content,
+        "GET",
+        About(media_type="application/jsonl", errors=(400, *ASKS, 416)),
+    ),
 )
