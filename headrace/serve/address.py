@@ -12,7 +12,7 @@ MAX_PORT = 65535
 
 
 def bind(config: ServeConfig) -> socket.socket:
-    """A bound socket; it does not listen yet.
+    """A bound socket; it does not listen yet (`listen`).
 
     Raises:
         ConfigError: the address cannot be used, or a setting is out of range.
@@ -26,12 +26,28 @@ def bind(config: ServeConfig) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
     except (OSError, OverflowError) as err:
-        raise ConfigError(
-            f"cannot listen on {config.host}:{config.port}: {err}; choose another "
-            f"--host or --port (0: any free port)",
-            param="serve.port",
-        ) from err
+        raise _refusal(config.host, config.port, err) from err
     return sock
+
+
+def listen(sock: socket.socket) -> None:
+    """Let clients connect.
+
+    Raises:
+        ConfigError: another program took the address meanwhile: as long as neither listened, both had it.
+    """
+    host, port = sock.getsockname()[:2]
+    try:
+        sock.listen()
+    except OSError as err:
+        raise _refusal(host, port, err) from err
+
+
+def _refusal(host: str, port: int, err: Exception) -> ConfigError:
+    return ConfigError(
+        f"cannot listen on {host}:{port}: {err}; choose another --host or --port (0: any free port)",
+        param="serve.port",
+    )
 
 
 def check(config: ServeConfig) -> None:

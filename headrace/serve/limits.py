@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
 from typing import Any, cast
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from headrace.base.errors import RequestError
-from headrace.serve.faults import BodyTooLargeError, SlowBodyError
+from headrace.serve.faults import BodyTooLargeError, DrainingError, SlowBodyError
 
 MAX_DEPTH = 48
 """Nesting of a JSON body; tool schemas need about a dozen."""
@@ -22,6 +23,41 @@ THREAD_BYTES = 1 << 16
 DISCARD_S = 2.0
 DISCARD_BYTES = 1 << 24
 _READ = "headrace.body_read"
+BODIES = "headrace.bodies"
+"""Where an ASGI scope has the server's `Bodies`."""
+
+
+class Bodies:
+    """The bodies that a server is reading; it waits for them no longer than it lives."""
+
+    def __init__(self) -> None:
+        self._waits: set[asyncio.Timeout] = set()
+        self.are_over = False
+
+    @contextlib.asynccontextmanager
+    async def within(self, seconds: float) -> AsyncGenerator[None]:
+        """Read within that time, and before the end.
+
+        Raises:
+            TimeoutError: the time was over.
+        """
+        async with asyncio.timeout(0 if self.are_over else seconds) as wait:
+            self._waits.add(wait)
+            try:
+                yield
+            finally:
+                self._waits.discard(wait)
+
+    def end(self) -> None:
+        """Wait no longer, for none that is on its way and none that comes."""
+        self.are_over = True
+        now_s = asyncio.get_running_loop().time()
+        for wait in self._waits:
+            wait.reschedule(now_s)
+
+
+def _bodies(request: Request) -> Bodies:
+    return request.scope.get(BODIES) or Bodies()
 
 
 async def discard_body(request: Request) -> None:
@@ -36,7 +72,7 @@ async def discard_body(request: Request) -> None:
         return
     size = 0
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(DISCARD_S):
+        async with _bodies(request).within(DISCARD_S):
             while size < DISCARD_BYTES:
                 message = await request.receive()
                 size += len(message.get("body", b""))
@@ -49,8 +85,8 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
 
     Raises:
         BodyTooLargeError: more than `max_bytes`; refused before the body is read when its length is
-        announced. SlowBodyError: it did not arrive within `BODY_TIMEOUT_S`. RequestError: not a JSON
-        object, or nested too deeply, or too many values.
+        announced. SlowBodyError: it did not arrive within `BODY_TIMEOUT_S`. DrainingError: nor before the
+        server stops. RequestError: not a JSON object, or nested too deeply, or too many values.
     """
     body = await read_body(request, max_bytes)
     if len(body) > THREAD_BYTES:
@@ -105,20 +141,23 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
     Raises:
         BodyTooLargeError: more than `max_bytes`. SlowBodyError: it did not arrive within `BODY_TIMEOUT_S`.
+        DrainingError: nor before the server stops.
     """
     announced = request.headers.get("content-length", "0")
     if announced.isascii() and announced.isdigit() and int(announced[:20]) > max_bytes:
         raise _too_large(max_bytes)
     chunks: list[bytes] = []
-    size = 0
+    size, bodies = 0, _bodies(request)
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
+        async with bodies.within(BODY_TIMEOUT_S):
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > max_bytes:
                     raise _too_large(max_bytes)
                 chunks.append(chunk)
     except TimeoutError as err:
+        if bodies.are_over:
+            raise DrainingError("the server stops and waits no longer for the rest of the body") from err
         raise SlowBodyError(f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from err
     except ClientDisconnect as err:
         raise RequestError("the client went away") from err

@@ -1,28 +1,37 @@
 """Starting and stopping: the engine, the HTTP loop, and what happens on TERM.
 
 On TERM or INT the server stops admitting (`/ready` and new requests get 503), running requests get
-`drain_s` seconds, the rest is cut, and the engine ends. A second signal cuts at once.
+`drain_s` seconds, the rest is cut, and the engine ends; a body that is not whole by then is answered with
+503. A second signal cuts at once.
 """
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import Callable, Generator
+from typing import cast
 
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.base.config import BatchConfig, EngineConfig
 from headrace.base.errors import ConfigError
 from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.process.spawn import Spawned
-from headrace.serve.address import url_of
+from headrace.serve.address import listen, url_of
 from headrace.serve.app import build_app
 from headrace.serve.connection import http_config
+from headrace.serve.faults import DrainingError, fault_response
 from headrace.serve.front.keys import load_keys
+from headrace.serve.limits import BODIES, Bodies
 from headrace.serve.state import Served
 
+log = logging.getLogger("headrace.serve")
+
+CUT_S = 1.0
+"""So long a request may take to say that it was cut."""
 Announce = Callable[[AsyncLLM, str], None]
 """Told the started engine and the URL, once requests are accepted."""
 
@@ -39,7 +48,7 @@ async def serve(
         spawned: an engine process that was started already; None: one is started when it is needed.
 
     Raises:
-        ConfigError: the settings are impossible.
+        ConfigError: the settings are impossible, or another program took the address meanwhile.
     """
     with contextlib.closing(sock):
         check_batches(config.batch)
@@ -78,27 +87,53 @@ def check_batches(config: BatchConfig) -> None:
 
 
 class InFlight:
-    """ASGI wrapper that knows how many requests are being answered."""
+    """ASGI wrapper that knows the requests that are being answered, and ends them when the server ends."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._count = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.bodies = Bodies()
         self.idle = asyncio.Event()
         self.idle.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, counting."""
+        """Pass on; a request that is cut before its answer began is told so."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        self._count += 1
+        scope[BODIES] = self.bodies
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        has_begun = False
+
+        async def told(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        self._tasks.add(task)
         self.idle.clear()
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, told)
+        except asyncio.CancelledError:
+            if not self.bodies.are_over:
+                raise
+            log.warning("%s %r was cut: the server stops", scope["method"], scope["path"])
+            if not has_begun:
+                fault = DrainingError("the server stopped before the request was answered")
+                await fault_response(fault, scope["path"])(scope, receive, send)
         finally:
-            self._count -= 1
-            if not self._count:
+            self._tasks.discard(task)
+            if not self._tasks:
                 self.idle.set()
+
+    async def cut(self, seconds: float) -> None:
+        """Wait that long for requests to end, cancel what is left, and wait again."""
+        for is_last in (False, True):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self.idle.wait()
+            for task in () if is_last else tuple(self._tasks):
+                task.cancel()
 
 
 class _Server(uvicorn.Server):
@@ -129,6 +164,7 @@ class _Loop:
         self._ending: asyncio.Task[None] | None = None
 
     async def run(self, sock: socket.socket) -> None:
+        listen(sock)  # before anything of a batch is done: another server may have taken the address
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
@@ -159,7 +195,9 @@ class _Loop:
         )
         for wait in left:
             wait.cancel()
+        self._app.bodies.end()
         if self._state.batches is not None:  # first: a line that closing the engine cuts must come again
             await self._state.batches.close()
         await self._state.llm.close(0.0)
+        await self._app.cut(CUT_S)
         self._server.should_exit = True

@@ -217,7 +217,7 @@ async def test_op2_a_frozen_process_turns_health_red_and_is_replaced(caplog: pyt
         assert llm.client.process_id != first
         assert not is_alive(first)
         assert len(await gather(llm, [5, 6, 7], PARAMS)) == 2
-        assert "ended with status -9 and is being started again" in caplog.text
+        assert "ended by signal SIGKILL and is being started again" in caplog.text
         assert f"up again, as process {llm.client.process_id}" in caplog.text
     finally:
         await llm.close()
@@ -238,18 +238,19 @@ async def test_op2_a_busy_engine_is_a_healthy_one():
     assert seen == {(True, True, True)}
 
 
-async def test_op2_an_engine_that_is_killed_again_and_again_comes_back_each_time():
+async def test_op2_an_engine_that_is_killed_again_and_again_comes_back_each_time(caplog):
     llm = await AsyncLLM.start(config())
     try:
         want = await answers(llm)
         for n in range(4):
             work = asyncio.create_task(gather(llm, [5], replace(PARAMS, max_tokens=150, min_tokens=150)))
             await asyncio.sleep(0.05)
-            os.kill(llm.client.process_id, signal.SIGKILL)
+            os.kill(llm.client.process_id, (signal.SIGKILL, signal.SIGBUS)[n % 2])
             await asyncio.wait([work])
             assert work.exception() is None or isinstance(work.exception(), EngineDeadError)
             await until(lambda n=n: llm.client.num_restarts == n + 1 and llm.health().ready, 20)
             assert await answers(llm) == want
+        assert "by signal SIGBUS (a model file was cut short while it was in use" in caplog.text
     finally:
         await llm.close()
 
@@ -277,6 +278,35 @@ async def test_terms_cross_the_border_and_a_deadline_ends_a_request():
         assert len(await gather(llm, [5, 6, 7], PARAMS)) == 2
         stats = await llm.stats()
         assert stats.counters["numeric_errors"] == 0  # a deadline is no fault of numbers
+    finally:
+        await llm.close()
+
+
+async def test_requests_of_two_tenants_with_one_name_run_side_by_side():
+    llm = await AsyncLLM.start(config(in_process=True))
+    llm.client.send(Hold(is_held=True))
+
+    async def ask(tenant: str, prompt: list[int]) -> tuple[list[int], str]:
+        set_caller(Terms(tenant=Tenant(name=tenant)))
+        drawn: list[int] = []
+        async for output in llm.generate(prompt, replace(PARAMS, n=1), request_id="x"):
+            drawn += [i for c in output.choices for i in c.token_ids]
+            assert output.request_id == "x"
+        found = await llm.timeline(tenant, "x")
+        assert found is not None
+        return drawn, found.request_id
+
+    async def held() -> None:
+        await until(lambda: llm.frontend.num_active == 2)
+        assert await llm.timeline("carol", "x") is None
+        llm.client.send(Hold(is_held=False))
+
+    try:
+        async with asyncio.timeout(20):
+            one, other, _ = await asyncio.gather(ask("alice", [5]), ask("bob", [9, 8]), held())
+            assert one != other
+            assert [one, other] == [await ask("alice", [5]), await ask("bob", [9, 8])]
+        assert one[1] == other[1] == "x"
     finally:
         await llm.close()
 

@@ -1,6 +1,7 @@
 """The engine in a process of its own: started here, watched, started again when it dies."""
 
 import logging
+import signal
 import subprocess
 from contextlib import suppress
 from threading import Event as Flag
@@ -34,6 +35,7 @@ SHORT_LIFE_S = 5.0
 FREE_RESTARTS = 10
 """So many deaths after a short life in a row are followed by a new process at once."""
 MAX_PAUSE_S = 30.0
+BUS_ERROR = " (a model file was cut short while it was in use, or its disk failed)"
 MAX_UNSENT_BYTES = 64 << 20
 """So much may wait for a process that does not read; then new requests are refused."""
 
@@ -182,7 +184,7 @@ class RemoteClient:
         code = None if self._process is None else self._process.wait()
         if isinstance(first, Failed):
             raise error_of(first.fault)
-        raise EngineDeadError(f"the engine process ended while it loaded the model (exit status {code})")
+        raise EngineDeadError(f"the engine process ended while it loaded the model, {_how(code)}")
 
     def _note(self, beat: Beat | None) -> None:
         self._beat, self._beat_s = beat, now_s()
@@ -217,7 +219,7 @@ class RemoteClient:
                 self._has_ended.set()
                 return False
         code = self._reap()
-        self._on_event(_told(f"the engine process ended with status {code} and is being started again"))
+        self._on_event(_told(f"the engine process ended {_how(code)} and is being started again"))
         is_young = now_s() - self._ready_s < SHORT_LIFE_S
         self._short_lives = self._short_lives + 1 if is_young else 0
         while not self._ended.wait(self._pause_s()):
@@ -272,6 +274,17 @@ class RemoteClient:
             is_silent = now_s() - self._beat_s > 2 * self._limits.silence_s
             if is_silent or self._watch.stalled_s() > self._limits.restart_s:
                 process.kill()
+
+
+def _how(code: int | None) -> str:
+    """How a process ended, from its exit status."""
+    if code is None or code >= 0:
+        return f"with status {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = str(-code)
+    return f"by signal {name}{BUS_ERROR if name == 'SIGBUS' else ''}"
 
 
 def _told(message: str) -> Failed:
