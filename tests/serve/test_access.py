@@ -147,7 +147,7 @@ def test_timeouts_that_cannot_be_meant_are_refused_by_name(wrong: str) -> None:
         ("keys: [{name: a, key: ''}]", "is empty"),
         ("keys: [{name: a, key: ' x'}]", "spaces around"),
         ("keys: [{name: a, key: x}, {name: a, key: y}]", "two API keys have the name 'a'"),
-        ('keys: [{name: "a\\\0b", key: x}]', "control character"),
+        (r'keys: [{name: "a\0b", key: x}]', "control character"),
         ("keys: [{name: a, key: x}, {name: b, key: x}]", "two names have the same API key"),
         ("keys: [{name: a, key: sésame}]", "same API key"),
         ("kyes: []", "kyes"),
