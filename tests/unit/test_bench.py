@@ -304,11 +304,12 @@ def test_a_plan_has_one_way_to_send(ways):
 
 def test_objectives_are_read_with_units():
     assert parse_slo("ttft=500ms, tpot=0.05s,e2el=10s") == Slo(ttft_s=0.5, tpot_s=0.05, e2el_s=10.0)
+    assert parse_slo("itl=200ms") == Slo(itl_s=0.2)
     assert parse_slo("") is None
 
 
 @pytest.mark.parametrize(
-    "text", ["ttft=500", "ttft", "itl=5ms", "ttft=0ms", "ttft=-1s", "ttft=infs", "ttft=1s,ttft=2s"]
+    "text", ["ttft=500", "ttft", "gap=5ms", "ttft=0ms", "ttft=-1s", "ttft=infs", "ttft=1s,ttft=2s"]
 )
 def test_objectives_that_make_no_sense_are_refused(text):
     with pytest.raises(RequestError, match="--slo"):

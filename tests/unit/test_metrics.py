@@ -51,6 +51,10 @@ def test_an_objective_is_kept_at_its_bound_and_broken_above():
         most = getattr(at, name)
         assert Slo(**{name: most}).is_met(at)
         assert not Slo(**{name: most - 1e-9}).is_met(at)
+    halting = Latency(ttft_s=0.5, e2el_s=2.0, tpot_s=0.1, itls_s=(0.1, 0.4, 0.2))
+    assert Slo(itl_s=0.4).is_met(halting)
+    assert not Slo(itl_s=0.39).is_met(halting)
+    assert Slo(itl_s=0.0).is_met(at)
     assert Slo(tpot_s=0.0).is_met(Latency(ttft_s=9.0, e2el_s=9.0))
     assert goodput([at, at], Slo(ttft_s=0.1), 4.0) == 0.0
     assert goodput([at, at], Slo(), 4.0) == 0.5

@@ -16,7 +16,7 @@ from headrace.tools.bench.bootstrap import T_975
 from headrace.tools.bench.run import Plan
 from headrace.tools.tune import live, report
 from headrace.tools.tune.duel import Rules, Verdict, gain, judge, student
-from headrace.tools.tune.knobs import DEFAULT, KNOBS, Knob, Point, flags_of, knobs
+from headrace.tools.tune.knobs import DEFAULT, KNOBS, Knob, Point, flags_of, knobs, split_flags
 from headrace.tools.tune.search import Pair, Search
 
 NOISE = 0.2
@@ -217,6 +217,44 @@ def test_every_knob_is_a_setting_with_other_values_than_its_default():
     assert "kv.dtype" not in {k.setting for k in knobs(with_lossy=False)}
     with pytest.raises(RequestError, match=r"nothing to try for 'a\.b'"):
         knobs(with_lossy=True, only=("a.b",))
+
+
+def test_a_search_from_settings_that_lack_something_turns_it_on(tmp_path: Path):
+    start, rest = split_flags(["--no-enable-prefix-caching", "--threads=1", "--max-num-seqs", "16"])
+    assert (start, rest) == ({"kv.prefix_cache": False, "schedule.max_num_seqs": 16}, ("--threads=1",))
+    turned = knobs(with_lossy=False, start=start)
+    assert [(k.setting, k.values) for k in turned[:2]] == [
+        ("schedule.max_num_seqs", (32,)),
+        ("kv.prefix_cache", (True,)),
+    ]
+    machine = Machine(lambda p: 2.0 if p["kv.prefix_cache"] else 1.0, noise=0.05)
+    found = Search(machine.measure, RULES, 1e9, start=start).run(turned)
+    assert found.best == start | {"kv.prefix_cache": True}
+    assert machine.asked[0][0] == start
+    assert machine.asked[-1] == (start, found.best)
+    text = report.settings_file(found, RULES, "x")
+    assert "# Better than kv.prefix_cache = false, schedule.max_num_seqs = 16: kv.prefix_cache = true" in text
+    (tmp_path / "tuned.yaml").write_text(text)
+    assert gather({}, tmp_path / "tuned.yaml", {}).config.kv.prefix_cache is True
+    same = Search(Machine(lambda _: 1.0, noise=0.01).measure, RULES, 1e9, start=start).run(turned)
+    assert same.best == start
+    assert "What was given stays (kv.prefix_cache = false" in report.conclusion(same)
+    assert report.as_json(same, RULES)["start"] == start
+
+
+def test_flags_are_read_as_serve_reads_them():
+    point, rest = split_flags(
+        ["--speculate=off", "--prefill-step-ms=100", "--enable-chunked-prefill", "--x", "1"]
+    )
+    assert point == {
+        "speculate.method": "off",
+        "schedule.prefill_step_ms": 100.0,
+        "schedule.chunked_prefill": True,
+    }
+    assert rest == ("--x", "1")
+    assert split_flags(flags_of(point)) == (point, ())
+    with pytest.raises(RequestError, match="--max-num-seqs must be int, got 'x'"):
+        split_flags(["--max-num-seqs", "x"])
 
 
 def test_flags_are_those_of_serve():

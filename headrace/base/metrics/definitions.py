@@ -105,6 +105,8 @@ class Slo:
     ttft_s: float | None = None
     tpot_s: float | None = None
     e2el_s: float | None = None
+    itl_s: float | None = None
+    """Of the longest gap between two outputs of an answer: how long it may stand still."""
 
     def is_met(self, latency: Latency) -> bool:
         """Whether one request keeps every bound. An answer without a TPOT keeps every bound on it."""
@@ -112,6 +114,7 @@ class Slo:
             (latency.ttft_s, self.ttft_s),
             (latency.tpot_s, self.tpot_s),
             (latency.e2el_s, self.e2el_s),
+            (max(latency.itls_s, default=None), self.itl_s),
         )
         return all(most is None or value is None or value <= most for value, most in pairs)
 

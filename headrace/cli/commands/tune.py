@@ -13,7 +13,11 @@ Budget = Annotated[float, typer.Option("--budget", help="Seconds of measuring.")
 Lossy = Annotated[bool, typer.Option("--allow-lossy", help="Try settings that change answers a little, too.")]
 Only = Annotated[list[str] | None, typer.Option("--only", help="A setting to try, section.field; repeat it.")]
 Flag = Annotated[
-    list[str] | None, typer.Option("--flag", help="More of `serve` for all servers, as --flag=--threads=2.")
+    list[str] | None,
+    typer.Option(
+        "--flag",
+        help="More of `serve` for all servers, as --flag=--threads=2; of settings that are tried: the start.",
+    ),
 ]
 Pairs = Annotated[int, typer.Option("--most-pairs", help="Pairs of a comparison at most.")]
 Write = Annotated[Path | None, typer.Option("--write", help="Write the settings as YAML, with the evidence.")]
@@ -33,12 +37,15 @@ def command(  # noqa: PLR0913 - one parameter per flag
     *,
     given: dict[str, Any],
 ) -> None:
-    """Measure settings on a load (as `bench serve` takes it) and keep what is better than the defaults."""
+    """Measure settings on a load (as `bench serve` takes it) and keep what is better than the defaults.
+
+    With --flag=--no-enable-prefix-caching or the like the search begins there instead of at the defaults.
+    """
     from headrace.base.errors import RequestError
     from headrace.tools.bench.run import described
     from headrace.tools.tune import report
     from headrace.tools.tune.duel import Rules
-    from headrace.tools.tune.knobs import knobs
+    from headrace.tools.tune.knobs import knobs, split_flags
     from headrace.tools.tune.live import LivePairs
     from headrace.tools.tune.search import Search
 
@@ -46,16 +53,17 @@ def command(  # noqa: PLR0913 - one parameter per flag
         raise RequestError(f"--budget must be above 0 seconds, got {budget:g}", param="budget")
     check_folders(write, json_file)
     rules = Rules(most_pairs=most_pairs)
-    turned = knobs(with_lossy=allow_lossy, only=tuple(only or ()))
+    start, rest = split_flags(flag or ())
+    turned = knobs(with_lossy=allow_lossy, only=tuple(only or ()), start=start)
     asked = asked_of(given, ignore_eos=True)
-    with watching() as (begin, _), LivePairs(model, asked.plan, flag or ()) as pairs:
+    with watching() as (begin, _), LivePairs(model, asked.plan, rest, start) as pairs:
         begin("starting")
         pairs.start()
 
         def told(trial: Any) -> None:
-            begin(f"{trial.knob or 'against the defaults'}: pair {len(trial.ratios)}, {trial.verdict}")
+            begin(f"{trial.knob or 'against the start'}: pair {len(trial.ratios)}, {trial.verdict}")
 
-        found = Search(pairs.measure, rules, budget, told).run(turned)
+        found = Search(pairs.measure, rules, budget, told, start).run(turned)
     text = report.markdown(found, rules)
     if str(json_file) != "-":
         print(text, end="")

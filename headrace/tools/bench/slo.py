@@ -1,9 +1,9 @@
-"""Service level objectives as text: `ttft=500ms,tpot=50ms,e2el=10s`."""
+"""Service level objectives as text: `ttft=500ms,tpot=50ms,itl=200ms,e2el=10s`."""
 
 from headrace.base.errors import RequestError
 from headrace.base.metrics import Slo
 
-NAMES = ("ttft", "tpot", "e2el")
+NAMES = ("ttft", "tpot", "itl", "e2el")
 UNITS = {"ms": 1e-3, "s": 1.0}
 
 

@@ -1,10 +1,10 @@
 """What a search may change: settings, the values worth trying, and the bottleneck that each attacks."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from headrace.base.config import all_settings
+from headrace.base.config import SettingInfo, all_settings
 from headrace.base.errors import RequestError
 
 Value = bool | int | float | str
@@ -41,19 +41,66 @@ KNOBS = (
 )
 
 
-def knobs(*, with_lossy: bool, only: tuple[str, ...] = ()) -> tuple[Knob, ...]:
-    """The knobs that this version has and that may be turned.
+def knobs(*, with_lossy: bool, only: tuple[str, ...] = (), start: Point = DEFAULT) -> tuple[Knob, ...]:
+    """The knobs that this version has and that may be turned, those that the start sets first.
+
+    Such a knob's values are the others, its default among them: what was switched off may be what lacks.
 
     Raises:
         RequestError: `only` names another setting.
     """
-    known = {f"{s.section}.{s.name}" for s in all_settings()}
+    known = {f"{s.section}.{s.name}": s.default for s in all_settings()}
     found = tuple(k for k in KNOBS if k.setting in known and (with_lossy or not k.is_lossy))
     names = [knob.setting for knob in found]
     unknown = [name for name in only if name not in names]
     if unknown:
         raise RequestError(f"nothing to try for {unknown[0]!r}; known: {', '.join(names)}", param="only")
-    return tuple(knob for knob in found if not only or knob.setting in only)
+    found = tuple(knob for knob in found if not only or knob.setting in only)
+    set_first = sorted(found, key=lambda knob: knob.setting not in start)
+    return tuple(_against(knob, start, known[knob.setting]) for knob in set_first)
+
+
+def _against(knob: Knob, start: Point, default: Value | None) -> Knob:
+    """The knob with the values that the start does not have."""
+    if knob.setting not in start:
+        return knob
+    values = knob.values if default is None else (default, *knob.values)
+    return replace(knob, values=tuple(value for value in values if value != start[knob.setting]))
+
+
+def split_flags(flags: Sequence[str]) -> tuple[Point, tuple[str, ...]]:
+    """Flags of `headrace serve` as the settings of knobs that they are, and the flags that are none.
+
+    Raises:
+        RequestError: a value is not of its setting's type.
+    """
+    turned = {knob.setting for knob in KNOBS}
+    by_flag = {f"--{s.flag}": s for s in all_settings() if f"{s.section}.{s.name}" in turned}
+    point: dict[str, Value] = {}
+    rest: list[str] = []
+    words = list(flags)
+    while words:
+        word = words.pop(0)
+        name, has_value, text = word.partition("=")
+        info = by_flag.get(name) or by_flag.get(f"--{name.removeprefix('--no-')}")
+        if info is None:
+            rest.append(word)
+            continue
+        setting = f"{info.section}.{info.name}"
+        if info.type_name == "bool":
+            point[setting] = not name.startswith("--no-")
+        else:
+            value = text if has_value else words.pop(0) if words else ""
+            point[setting] = _read(info, name, value)
+    return point, tuple(rest)
+
+
+def _read(info: SettingInfo, flag: str, text: str) -> Value:
+    kind = {"int": int, "float": float}.get(info.type_name.partition(" | ")[0], str)
+    try:
+        return kind(text)
+    except ValueError:
+        raise RequestError(f"{flag} must be {kind.__name__}, got {text!r}", param="flag") from None
 
 
 def flags_of(point: Point) -> tuple[str, ...]:

@@ -50,9 +50,11 @@ class LivePairs:
         model: what is served.
         plan: the load of each half of a pair.
         flags: flags of all servers.
+        start: the settings that all others are held against.
     """
 
-    def __init__(self, model: str, plan: Plan, flags: Sequence[str] = ()) -> None:
+    def __init__(self, model: str, plan: Plan, flags: Sequence[str] = (), start: Point = DEFAULT) -> None:
+        self._start = start
         self._model = model
         self._plan = plan
         self._flags = tuple(flags)
@@ -72,7 +74,7 @@ class LivePairs:
         Raises:
             EngineDeadError: it did not start: nothing can be measured.
         """
-        self._server(DEFAULT)
+        self._server(self._start)
 
     def measure(self, first: Point, second: Point, number: int) -> Pair:
         """One pair; the order turns.

@@ -21,9 +21,11 @@ def conclusion(found: Found) -> str:
     """One or two sentences."""
     time = f"{found.seconds:.0f} s of measuring"
     short = " The time was over before all was tried; `--budget` gives more." if found.is_out_of_time else ""
-    if not found.best:
-        return f"The defaults stay: nothing was shown to be better ({time}).{short}"
-    return f"Better than the defaults: {said(found.best)} ({time}).{short}"
+    start = said(found.start)
+    if found.best == found.start:
+        stays = "The defaults stay" if not found.start else f"What was given stays ({start})"
+        return f"{stays}: nothing was shown to be better ({time}).{short}"
+    return f"Better than {start}: {said(found.best)} ({time}).{short}"
 
 
 def said(point: Point) -> str:
@@ -62,6 +64,7 @@ def as_json(found: Found, rules: Rules) -> dict[str, Any]:
             }
         )
     return {
+        "start": dict(found.start),
         "best": dict(found.best),
         "seconds": found.seconds,
         "is_out_of_time": found.is_out_of_time,

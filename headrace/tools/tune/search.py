@@ -1,7 +1,7 @@
 """The walk: each knob's values against the best so far; what is shown to be better is taken.
 
-At the end the best is compared with the defaults in fresh pairs; unless it is better again, the defaults
-stay.
+At the end the best is compared with the start (the defaults, or settings given) in fresh pairs; unless it is
+better again, the start stays.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from headrace.tools.tune.duel import Gain, Rules, Verdict, gain, judge
 from headrace.tools.tune.knobs import DEFAULT, Knob, Point
 
 CONFIRMING = 0.25
-"""The share of the budget that is kept for the comparison with the defaults."""
+"""The share of the budget that is kept for the comparison with the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Trial:
     """Two points that were compared."""
 
     knob: str
-    """The setting that differs; empty: the comparison with the defaults."""
+    """The setting that differs; empty: the comparison with the start."""
     first: Point
     second: Point
     ratios: list[float] = field(default_factory=list[float])
@@ -50,10 +50,11 @@ class Found:
     """What a search ended with."""
 
     best: Point
-    """Shown to be better than the defaults, or the defaults."""
+    """Shown to be better than the start, or the start."""
     trials: tuple[Trial, ...]
     seconds: float
     is_out_of_time: bool
+    start: Point
 
 
 OnPair = Callable[[Trial], None]
@@ -67,11 +68,18 @@ class Search:
         rules: when a difference counts.
         budget_s: seconds of measuring, the last comparison included.
         on_pair: told after each pair.
+        start: the settings that are to be improved.
     """
 
     def __init__(
-        self, measure: MeasurePair, rules: Rules, budget_s: float, on_pair: OnPair | None = None
+        self,
+        measure: MeasurePair,
+        rules: Rules,
+        budget_s: float,
+        on_pair: OnPair | None = None,
+        start: Point = DEFAULT,
     ) -> None:
+        self._start = start
         self._measure = measure
         self._rules = rules
         self._budget_s = budget_s
@@ -82,7 +90,7 @@ class Search:
 
     def run(self, knobs: Sequence[Knob]) -> Found:
         """Walk through the knobs in their order."""
-        best: Point = DEFAULT
+        best = self._start
         for knob in knobs:
             for value in knob.values:
                 trial = self._duel(
@@ -91,11 +99,11 @@ class Search:
                 )
                 if trial.verdict is Verdict.BETTER:
                     best = trial.second
-        if best != DEFAULT:
-            confirmed = self._duel(Trial("", DEFAULT, best), self._budget_s)
+        if best != self._start:
+            confirmed = self._duel(Trial("", self._start, best), self._budget_s)
             if confirmed.verdict is not Verdict.BETTER:
-                best = DEFAULT
-        return Found(best, tuple(self._trials), self._spent_s, self._is_out_of_time)
+                best = self._start
+        return Found(best, tuple(self._trials), self._spent_s, self._is_out_of_time, self._start)
 
     def _duel(self, trial: Trial, until_s: float) -> Trial:
         self._trials.append(trial)
