@@ -38,6 +38,7 @@ class Machine:
         self.rng = random.Random(self.seed)
 
     def measure(self, first: Point, second: Point, number: int) -> Pair:
+        assert number == len(self.asked), "a server that stays up was asked the same again"
         self.asked.append((first, second))
         a, b = (self.score(p) * math.exp(self.rng.gauss(0.0, self.noise)) for p in (first, second))
         return Pair(b / a, self.pair_s)

@@ -24,7 +24,10 @@ class Pair:
 
 
 MeasurePair = Callable[[Point, Point, int], Pair]
-"""Measures (first, second, number of the pair); raises `HeadraceError` when a setting is refused."""
+"""Measures (first, second, number of the pair); raises `HeadraceError` when a setting is refused.
+
+The number is one of the whole search: a server that stays up must not be asked again what it has cached.
+"""
 
 
 @dataclass(slots=True)
@@ -87,6 +90,7 @@ class Search:
         self._trials: list[Trial] = []
         self._spent_s = self._longest_s = 0.0
         self._is_out_of_time = False
+        self._num_pairs = 0
 
     def run(self, knobs: Sequence[Knob]) -> Found:
         """Walk through the knobs in their order."""
@@ -111,8 +115,9 @@ class Search:
             if self._spent_s + self._longest_s > until_s:
                 self._is_out_of_time = True
                 return trial
+            number, self._num_pairs = self._num_pairs, self._num_pairs + 1
             try:
-                pair = self._measure(trial.first, trial.second, len(trial.ratios))
+                pair = self._measure(trial.first, trial.second, number)
             except HeadraceError as error:
                 trial.error, trial.verdict = error.message, Verdict.WORSE
                 return trial
