@@ -144,6 +144,7 @@ class EngineCore:
             "requests_added": counts["requests_added"],
             "step_seconds": self._step_seconds,
             "loop_seconds": self._loop_seconds,
+            "program_seconds": self.runner.program_s,
             "grammar_mask_seconds": self.structured.mask_seconds,
         }
         counters |= self.structured.counts

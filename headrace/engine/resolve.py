@@ -76,6 +76,8 @@ class Setting:
     asked: str
     value: str
     reason: str
+    falls_short: bool = False
+    """Less than was asked for, or than would be good: worth a look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +164,11 @@ class _Notes:
     def __init__(self) -> None:
         self.settings: list[Setting] = []
 
-    def add(self, name: str, asked: object, value: object, reason: str) -> None:
+    def add(self, name: str, asked: object, value: object, reason: str, *, falls_short: bool = False) -> None:
         text = "auto" if asked is None else str(asked)
-        self.settings.append(Setting(name=name, asked=text, value=str(value), reason=reason))
+        self.settings.append(
+            Setting(name=name, asked=text, value=str(value), reason=reason, falls_short=falls_short)
+        )
 
     def pick(self, name: str, asked: int | None, default: int, reason: str, most: int) -> int:
         """The asked value, or the default; both between 1 and `most`."""
@@ -207,10 +211,7 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
     """
     notes = _Notes()
     notes.add("model", config.model.model, model.name, model.description)
-    reasons = [*device.reasons, "", "", ""]
-    notes.add("device.backend", config.device.backend, device.backend, reasons[0])
-    notes.add("device.isa", config.device.isa, device.isa, reasons[1])
-    notes.add("device.threads", config.device.threads, device.threads, reasons[2])
+    _note_device(config, device, notes)
     _check_watch(config)
     config = _with_kv_format(config, device.backend, notes)
     schedule = config.schedule
@@ -234,7 +235,8 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
     weight_bytes = model.weight_bytes(device.backend)
     pool = plan_pool(config.kv, geometry, weight_bytes, device.memory_bytes, step)
     length = _fit_context(config, length, pool, geometry)
-    notes.add("model.max_model_len", config.model.max_model_len, length[0], length[1])
+    is_cut = config.model.max_model_len is None and length[0] < model.max_length
+    notes.add("model.max_model_len", config.model.max_model_len, length[0], length[1], falls_short=is_cut)
     notes.add("kv.num_blocks", config.kv.num_blocks, pool.num_blocks, pool.reason)
     kv_bytes = pool.num_blocks * geometry.block_bytes
     notes.add("kv.pool_bytes", config.kv.pool_bytes, kv_bytes, f"{pool.num_blocks} x {geometry.block_bytes}")
@@ -259,6 +261,14 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
         isa=device.isa,
         settings=tuple(notes.settings),
     )
+
+
+def _note_device(config: EngineConfig, device: DeviceFacts, notes: _Notes) -> None:
+    asked, reasons = config.device, [*device.reasons, "", "", ""]
+    is_slow = device.backend == "reference" and asked.backend == "auto"
+    notes.add("device.backend", asked.backend, device.backend, reasons[0], falls_short=is_slow)
+    notes.add("device.isa", asked.isa, device.isa, reasons[1])
+    notes.add("device.threads", asked.threads, device.threads, reasons[2])
 
 
 def _step_shape(config: EngineConfig, model: ModelFacts, seqs: int, tokens: int, length: int) -> StepShape:

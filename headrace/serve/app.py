@@ -43,6 +43,8 @@ def build_app(llm: AsyncLLM, config: EngineConfig) -> tuple[ASGIApp, Served]:
         ConfigError: the keys cannot be used, or a package is missing.
     """
     state = Served(llm=llm, config=config.serve, metrics=ServerMetrics())
+    state.metrics.in_process.set(config.serve.in_process)
+    state.metrics.tell_settings(llm.resolved.settings)
     app = Starlette(
         routes=[route for routes in ROUTE_FILES.all().values() for route in routes],
         exception_handlers={
@@ -65,7 +67,7 @@ def build_app(llm: AsyncLLM, config: EngineConfig) -> tuple[ASGIApp, Served]:
 
 def _fronted(app: Starlette, state: Served, config: EngineConfig, keys: Keys) -> ASGIApp:
     """The application behind the gate, with CORS before it (preflights bring no key), the recorder first."""
-    gated: ASGIApp = Gate(app, keys)
+    gated: ASGIApp = Gate(state.metrics.waits.around(app), keys)
     origins = config.access.cors_origins
     if origins:
         gated = CORSMiddleware(

@@ -5,6 +5,8 @@ now and then, until the server has no file descriptor left; and about who asks f
 """
 
 import asyncio
+import contextlib
+import socket
 from typing import Any
 
 import uvicorn
@@ -12,9 +14,13 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.base.config import ServeConfig
+from headrace.serve.front.waits import Level
 
 MAX_HEADER_BYTES = 1 << 16
 KEEP_ALIVE_S = 30
+UNSENT_BYTES = 1 << 15
+"""What the kernel takes for a client that reads late. It would take megabytes, and nobody would notice that
+the client does not read."""
 HEAD_S = 30.0
 """From the first moment of a connection, or the end of its last idle time, to the end of a request's head."""
 
@@ -27,12 +33,15 @@ class Connection(H11Protocol):
     """
 
     write_s = 60.0
+    unread = Level()
+    """Counts the connections of a server whose client does not read."""
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first head."""
         super().connection_made(transport)
+        _bound_unsent(transport.get_extra_info("socket"))
         self._wait(HEAD_S)
 
     def data_received(self, data: bytes) -> None:
@@ -58,6 +67,7 @@ class Connection(H11Protocol):
         super().pause_writing()
         self._stop_unread()
         self._unread = self.loop.call_later(self.write_s, self.transport.abort)
+        self.unread.add(1)
 
     def resume_writing(self) -> None:
         """It has read what was kept for it."""
@@ -82,6 +92,7 @@ class Connection(H11Protocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+            self.unread.add(-1)
 
     def _cut(self) -> None:
         if self._is_answering:
@@ -92,19 +103,27 @@ class Connection(H11Protocol):
             self.transport.close()
 
 
-def connection_type(write_timeout_s: float) -> type[Connection]:
-    """Connections whose clients have that long to read."""
-    return type("Connection", (Connection,), {"write_s": write_timeout_s})
+def _bound_unsent(sock: socket.socket | None) -> None:
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    if option is None or sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    with contextlib.suppress(OSError):  # a system without it keeps more, and that is all
+        sock.setsockopt(socket.IPPROTO_TCP, option, UNSENT_BYTES)
 
 
-def http_config(app: ASGIApp, config: ServeConfig) -> uvicorn.Config:
-    """How HTTP is spoken."""
+def connection_type(write_timeout_s: float, unread: Level | None = None) -> type[Connection]:
+    """Connections whose clients have that long to read; those that do not are counted in `unread`."""
+    return type("Connection", (Connection,), {"write_s": write_timeout_s, "unread": unread or Level()})
+
+
+def http_config(app: ASGIApp, config: ServeConfig, unread: Level | None = None) -> uvicorn.Config:
+    """How HTTP is spoken; `unread` counts connections whose client does not read."""
     log_level = config.log_level
     return uvicorn.Config(
         app,
         log_level=log_level,
         access_log=log_level == "debug",
-        http=connection_type(config.write_timeout_s),
+        http=connection_type(config.write_timeout_s, unread),
         ws="none",
         lifespan="off",
         server_header=False,

@@ -25,7 +25,9 @@ from headrace.base.metrics import e2el_s, itls_s, tpot_s, ttft_s
 from headrace.base.tasks import MAX_DEPTH
 from headrace.engine.cost.meter import PHASES
 from headrace.engine.outputs import EngineHealth, EngineStats, RequestOutput
+from headrace.engine.resolve import Setting
 from headrace.serve.front.record import Answered, Record, current_answered
+from headrace.serve.front.waits import Waits
 from headrace.serve.pages.recent import Recent
 
 _METHODS = frozenset({"GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH"})
@@ -51,6 +53,7 @@ _COUNTERS: Mapping[str, tuple[str, str]] = {
     "headrace_num_preemptions": ("preemptions", "Preemptions of running sequences."),
     "headrace_engine_steps": ("steps", "Steps of the engine loop."),
     "headrace_engine_step_seconds": ("step_seconds", "Seconds spent in steps."),
+    "headrace_program_seconds": ("program_seconds", "Seconds of the model's operations within steps."),
     "headrace_engine_loop_seconds": ("loop_seconds", "Seconds of steps with their planning and commit."),
     "headrace_grammars_compiled": ("grammars_compiled", "Grammars compiled for a request."),
     "headrace_grammars_refused": ("grammars_refused", "Grammars that could not be used."),
@@ -156,6 +159,8 @@ class ServerMetrics:
         self.engine = EngineCollector()
         self.recent = Recent()
         self.registry.register(self.engine)
+        self.waits = Waits()
+        self.registry.register(self.waits)
         self.finished = Counter(
             "headrace_request_success",
             "Finished choices by finish reason.",
@@ -184,6 +189,17 @@ class ServerMetrics:
         self.restarts = Gauge(
             "headrace_engine_restarts", "New engine processes since start.", registry=self.registry
         )
+        self.in_process = Gauge(
+            "headrace_engine_in_process",
+            "1: the engine runs in this process, whose CPU seconds are its own too.",
+            registry=self.registry,
+        )
+        self.settings = Gauge(
+            "headrace_setting",
+            "Settings as resolved at start; 1: less than was asked for, or than would be good.",
+            ["name", "asked", "value", "reason"],
+            registry=self.registry,
+        )
         ProcessCollector(registry=self.registry)
         self.phases = {n: self._histogram(n, text) for n, (_, text) in _PHASES.items()}
         self.counts = {n: self._histogram(n, text, (0.0, *_TOKENS)) for n, (_, text) in _COUNTS.items()}
@@ -196,6 +212,13 @@ class ServerMetrics:
         self.ttft = self._histogram("headrace_time_to_first_token_seconds", "Arrival to first token.")
         self.itl = self._histogram("headrace_inter_token_latency_seconds", "Between two outputs of a choice.")
         self.e2e = self._histogram("headrace_e2e_request_latency_seconds", "Arrival to the end.")
+
+    def tell_settings(self, settings: Iterable[Setting]) -> None:
+        """Show what holds, and why; paths and names of models are nobody's business."""
+        for setting in settings:
+            if setting.name != "model":
+                labels = (setting.name, setting.asked, setting.value, setting.reason)
+                self.settings.labels(*labels).set(setting.falls_short)
 
     def note_health(self, health: EngineHealth, num_restarts: int) -> None:
         """Take how the engine is."""

@@ -160,7 +160,7 @@ class _Loop:
         self._state = state
         self._app = InFlight(app)
         self._hurry = asyncio.Event()
-        self._server = _Server(http_config(self._app, state.config), on_started)
+        self._server = _Server(http_config(self._app, state.config, state.metrics.waits.unread), on_started)
         self._ending: asyncio.Task[None] | None = None
 
     async def run(self, sock: socket.socket) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import uvicorn
@@ -16,6 +17,7 @@ from headrace.base.terms import Terms, caller_terms
 from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.chat.prompt import ChatOptions, ChatPrompt
 from headrace.engine.outputs import ChoiceDelta, EngineHealth, EngineStats, RequestOutput, Usage
+from headrace.engine.resolve import Setting
 from headrace.engine.timelines.store import TimelineStore
 from headrace.serve.address import bind, url_of
 from headrace.serve.app import build_app
@@ -65,6 +67,13 @@ class Seen:
 Script = Callable[[Seen], AsyncIterator[tuple[ChoiceDelta, ...] | HeadraceError]]
 
 
+SETTINGS = (
+    Setting(name="model", asked="/secret/model", value="fake", reason="a script"),
+    Setting(name="model.max_model_len", asked="auto", value="64", reason="it is small", falls_short=True),
+    Setting(name="schedule.max_num_seqs", asked="8", value="8", reason="asked for"),
+)
+
+
 @dataclass
 class FakeLLM:
     """An `AsyncLLM` whose answers come from `script`."""
@@ -82,6 +91,7 @@ class FakeLLM:
     closed: bool = False
     num_restarts: int = 0
     timelines: TimelineStore = field(default_factory=lambda: TimelineStore(100))
+    resolved: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(settings=SETTINGS))
 
     async def generate(
         self, prompt: Any, params: SamplingParams, **more: Any
@@ -183,7 +193,8 @@ class LiveServer:
         self._sock = bind(config)
         app, self.state = build_app(cast("AsyncLLM", llm), tree)
         self.url = url_of(self._sock)
-        self._server = uvicorn.Server(http_config(app, replace(config, log_level="error")))
+        unread = self.state.metrics.waits.unread
+        self._server = uvicorn.Server(http_config(app, replace(config, log_level="error"), unread))
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._sock]}, daemon=True
         )

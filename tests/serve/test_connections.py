@@ -96,6 +96,11 @@ def test_a_client_that_never_reads_its_stream_is_cut_and_its_request_ended() -> 
                 assert time.monotonic() - begin < 10
                 time.sleep(0.05)
         assert time.monotonic() - begin > 0.4
+        level = live.state.metrics.waits.unread
+        assert 0.4 < level.seconds < 10
+        before = level.seconds
+        time.sleep(0.05)
+        assert level.seconds == before  # who is cut is waited for no longer
 
 
 def test_a_client_that_reads_slowly_gets_everything() -> None:

@@ -133,6 +133,20 @@ def test_metrics_count_what_was_done() -> None:
     assert value(text, "headrace_request_time_per_output_token_seconds_sum") == pytest.approx(2 * 0.4 / 11)
     assert value(text, "headrace_request_generation_tokens_count") == 2
     assert value(text, "headrace_engine_alive") == 1
+    assert value(text, "headrace_engine_in_process") == 0
+    assert 0 <= value(text, "headrace_http_body_wait_seconds_total") < 1
+    assert value(text, "headrace_http_request_seconds_total") > 0
+    assert value(text, "headrace_http_unread_seconds_total") == 0
+
+
+def test_metrics_tell_what_was_asked_for_and_what_holds_but_no_path() -> None:
+    with LiveServer(TimedLLM(hello)) as live:
+        text = httpx.get(live.url + "/metrics").text
+    told = 'headrace_setting{asked="auto",name="model.max_model_len",reason="it is small",value="64"}'
+    assert value(text, told) == 1
+    asked = 'headrace_setting{asked="8",name="schedule.max_num_seqs",reason="asked for",value="8"}'
+    assert value(text, asked) == 0
+    assert "secret" not in text
 
 
 def lines_of(capfd: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ MACHINE = Machine(
 
 COUNTERS = {
     "headrace_engine_loop_seconds_total": "loop",
+    "headrace_program_seconds_total": "model_s",
     'headrace_phase_step_seconds_total{phase="decode"}': "decode_s",
     'headrace_phase_step_seconds_total{phase="prefill"}': "prefill_s",
     'headrace_phase_steps_total{phase="decode"}': "decode_steps",
@@ -38,10 +39,9 @@ COUNTERS = {
     "headrace_grammar_mask_seconds_total": "mask_s",
     "headrace_grammar_compilation_time_seconds_total": "compile_s",
     "process_cpu_seconds_total": "cpu_s",
-    "headrace_inter_token_latency_seconds_sum": "itl_s",
-    "headrace_inter_token_latency_seconds_count": "itl_n",
-    "headrace_request_time_per_output_token_seconds_sum": "tpot_s",
-    "headrace_request_time_per_output_token_seconds_count": "tpot_n",
+    "headrace_http_request_seconds_total": "open_s",
+    "headrace_http_body_wait_seconds_total": "body_s",
+    "headrace_http_unread_seconds_total": "unread_s",
     "headrace_request_queue_time_seconds_sum": "queue_s",
     "headrace_request_queue_time_seconds_count": "queue_n",
     "headrace_numeric_errors_total": "nan",
@@ -54,6 +54,7 @@ GAUGES = {
     "headrace_engine_alive": "alive",
     "headrace_engine_restarts": "restarts",
     "headrace_compute_threads": "threads",
+    "headrace_engine_in_process": "in_process",
 }
 HEALTHY = {
     # a second: half the time steps, some of them with prompts
@@ -70,10 +71,9 @@ HEALTHY = {
     "mask_s": 0.0,
     "compile_s": 0.0,
     "cpu_s": 0.15,
-    "itl_s": 1.2,
-    "itl_n": 100,
-    "tpot_s": 0.12,
-    "tpot_n": 10,
+    "open_s": 3.0,
+    "body_s": 0.02,
+    "unread_s": 0.1,
     "queue_s": 0.01,
     "queue_n": 4,
     "nan": 0,
@@ -84,11 +84,13 @@ HEALTHY = {
     "alive": 1,
     "restarts": 0,
     "threads": 8,
+    "in_process": 0,
 }
 FAULTS = {
     "idle": {
         **dict.fromkeys(("loop", "decode_s", "prefill_s", "memory_s", "compute_s"), 0.004),
         "running": 0.1,
+        "open_s": 0.1,
         "decode_steps": 1,
     },
     "compute": {
@@ -113,10 +115,11 @@ FAULTS = {
         "queue_s": 40, "queue_n": 4,
     },
     "host overhead": {
-        "loop": 0.97, "decode_s": 0.4, "prefill_s": 0.05, "decode_steps": 2000, "prefill_steps": 100,
+        "loop": 0.97, "decode_s": 0.8, "prefill_s": 0.05, "decode_steps": 2000, "prefill_steps": 100,
+        "model_s": 0.4,
     },
     "tokenization/grammar": {"loop": 0.9, "mask_s": 0.42, "decode_s": 0.42, "prefill_s": 0.06},
-    "network/client": {"itl_s": 9.0, "itl_n": 100},
+    "network/client": {"unread_s": 2.2},
     "prefill interference": {
         "loop": 0.97, "decode_s": 0.4, "prefill_s": 0.5, "decode_steps": 40, "prefill_steps": 5,
         "memory_s": 0.3, "compute_s": 0.25, "running": 6,
@@ -128,12 +131,17 @@ def trace_of(values, seed=0, seconds=10, noise=0.1):
     """Scrapes twice a second: counters that grow at these rates, unevenly; gauges around these means."""
     rng = random.Random(seed)
     rates = {**HEALTHY, **values}
+    rates.setdefault("model_s", 0.98 * (rates["decode_s"] + rates["prefill_s"]))
     now = {name: rng.uniform(0, 1e4) for name in COUNTERS}
     scrapes = []
     for i in range(2 * seconds + 1):
         gauges = {
             n: rates[key]
-            * (1 if key in {"slots", "alive", "threads", "restarts"} else rng.uniform(1 - noise, 1 + noise))
+            * (
+                1
+                if key in {"slots", "alive", "threads", "restarts", "in_process"}
+                else rng.uniform(1 - noise, 1 + noise)
+            )
             for n, key in GAUGES.items()
         }
         scrapes.append(Scrape(100 + i / 2, {**now, **gauges}))
@@ -173,6 +181,22 @@ def test_memory_is_blamed_only_near_its_limit(memory_s, name):
     assert (found["evidence"]["of_limit"] < 0.5) == (name == "cores taken")
 
 
+@pytest.mark.parametrize(("compute_s", "name"), [(0.05, "cores taken"), (0.3, "compute")])
+def test_arithmetic_is_blamed_only_where_the_cores_do_some(compute_s, name):
+    found = verdict({**FAULTS["compute"], "memory_s": 0.01, "compute_s": compute_s})
+    assert (found["bottleneck"], found["next"]) == (name, None)
+
+
+def test_a_busy_host_of_a_server_with_room_is_no_bottleneck():
+    found = verdict({"loop": 0.3, "decode_s": 0.25, "prefill_s": 0.02, "model_s": 0.05})
+    assert found["bottleneck"] == "healthy"
+
+
+def test_prompts_that_leave_time_to_spare_interfere_with_nobody():
+    found = verdict({**FAULTS["prefill interference"], "loop": 0.4, "decode_s": 0.15, "prefill_s": 0.2})
+    assert found["bottleneck"] == "healthy"
+
+
 def test_a_full_house_that_computes_is_bounded_by_computing_not_by_slots():
     assert verdict({**FAULTS["compute"], "slots": 24, "waiting": 9})["bottleneck"] == "compute"
 
@@ -181,10 +205,34 @@ def test_preemptions_alone_name_the_pool():
     assert verdict({"preemptions": 0.5})["bottleneck"] == "KV capacity"
 
 
-def test_a_busy_http_process_is_named():
-    found = verdict({"cpu_s": 0.97, "itl_s": 9.0})
+@pytest.mark.parametrize("is_idle", [False, True])
+def test_a_busy_http_process_is_named_and_its_clients_are_not(is_idle):
+    found = verdict({**(FAULTS["idle"] if is_idle else {}), "cpu_s": 0.99, "open_s": 3.0, "body_s": 2.2})
     assert found["bottleneck"] == "tokenization/grammar"
     assert found["evidence"]["http_process_cores"] > 0.8
+    assert found["next"] == ("idle" if is_idle else None)
+
+
+def test_cpu_of_an_engine_in_the_http_process_is_not_taken_for_tokenization():
+    found = verdict({"cpu_s": 1.9, "in_process": 1, "loop": 0.6})
+    assert found["bottleneck"] == "healthy"
+
+
+@pytest.mark.parametrize("way", ["body_s", "unread_s"])
+def test_slow_clients_are_named_before_the_engine_that_waits_for_them(way):
+    found = verdict({**FAULTS["idle"], "open_s": 4.0, way: 3.6})
+    assert (found["bottleneck"], found["next"]) == ("network/client", "idle")
+    remedy = found["findings"][0]["remedy"]
+    assert ("come in slowly" in remedy) == (way == "body_s")
+    assert ("read slower" in remedy) == (way == "unread_s")
+
+
+def test_one_slow_client_now_and_then_is_nobodys_bottleneck():
+    assert verdict({**FAULTS["idle"], "open_s": 0.3, "unread_s": 0.3})["bottleneck"] == "idle"
+
+
+def test_answers_that_nobody_reads_after_their_requests_ended_count_too():
+    assert verdict({"open_s": 0.1, "unread_s": 2.0})["bottleneck"] == "network/client"
 
 
 @pytest.mark.parametrize(
@@ -222,9 +270,23 @@ def test_the_machine_is_looked_at(change, values, name):
     assert [f.name for f in findings] == [name]
 
 
+def test_settings_that_fall_short_are_told_with_their_reason():
+    text = (
+        "# TYPE headrace_setting gauge\n"
+        'headrace_setting{asked="auto",name="model.max_model_len",reason="a \\"pool\\" of",value="64"} 1\n'
+        'headrace_setting{asked="8",name="schedule.max_num_seqs",reason="asked for",value="8"} 0\n'
+    )
+    first = trace_of({})
+    told = Trace([replace(s, values={**s.values, **parse(text)}) for s in first.scrapes])
+    findings = diagnose(Patient(trace=told))
+    assert [(f.name, f.severity) for f in findings] == [("configuration", "info")]
+    assert findings[0].evidence == {"model.max_model_len": 'asked auto, got 64: a "pool" of'}
+    assert is_fine(findings)
+
+
 def test_every_check_is_under_test():
     spoken = set(FAULTS) | {"numeric errors", "engine restarts", "compute threads", "instruction sets"}
-    spoken |= {"huge pages", "frequency", "memory nodes"}
+    spoken |= {"huge pages", "frequency", "memory nodes", "configuration"}
     assert len(spoken) == len(CHECKS.names())
 
 

@@ -207,3 +207,17 @@ def test_methods_that_there_are_not_are_refused_by_name(method, says):
     with pytest.raises(ConfigError, match=says) as caught:
         resolve(config(speculate={"method": method}), MODEL, DEVICE)
     assert caught.value.param == "speculate.method"
+
+
+def test_what_falls_short_is_marked_and_what_was_asked_for_is_not():
+    def short(found):
+        return [s.name for s in found.settings if s.falls_short]
+
+    assert short(resolve(config(), MODEL, DEVICE)) == []
+    small = config(kv={"num_blocks": 20})
+    assert short(resolve(small, MODEL, DEVICE)) == ["model.max_model_len"]
+    asked = config(kv={"num_blocks": 20}, model={"max_model_len": 320})
+    assert short(resolve(asked, MODEL, DEVICE)) == []
+    slow = replace(DEVICE, backend="reference", heads=head_sizes("reference"))
+    assert short(resolve(config(), MODEL, slow)) == ["device.backend"]
+    assert short(resolve(config(device={"backend": "reference"}), MODEL, slow)) == []

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from headrace.base.clock import now_s
 from headrace.base.step import Row, RowResult, StepPlan, StepResult, Wants
-from headrace.compute.ops.api import Backend, ForwardContext, KVPool, Program
+from headrace.compute.ops.api import F32, Backend, ForwardContext, KVPool, Program
 from headrace.compute.runner.decode import Decode
 from headrace.compute.runner.draws import Draws, Outcome
 from headrace.compute.runner.hidden import HiddenPass
@@ -55,6 +55,8 @@ class Runner:
             raise ValueError(
                 f"{parts.max_drafts} drafts and a token need more than {parts.max_logits} logits"
             )
+        self.program_s = 0.0
+        """Seconds in which programs ran, since start; the rest of the steps is Python and sampling."""
         self._parts = parts
         self._hidden = hidden
         self._state = parts.state
@@ -78,7 +80,7 @@ class Runner:
         if plan.rows:
             context = self._decode.prepare(plan.rows)
             if context is not None:
-                results = self._decode.finish(plan.rows, self._parts.program.run(context))
+                results = self._decode.finish(plan.rows, self._compute(context))
                 if self._parts.drafting is not None:
                     self._draft(self._parts.drafting, plan.rows, results)
                 return self._result(plan, results, began_s, *self._cost(context, self._decode.num_keys))
@@ -98,7 +100,7 @@ class Runner:
         is_first = True
         for pieces in passes(rows, self._parts.max_logits) if rows else ():
             context = self._inputs.gather(pieces)
-            logits = self._parts.program.run(context)
+            logits = self._compute(context)
             if is_first:  # not before: the masks are made while the program runs
                 self._state.sampling.set_masks(plan.masks)
                 is_first = False
@@ -122,9 +124,18 @@ class Runner:
             raise ValueError("rows want hidden states, and this runner has no program for them")
         pieces = hidden.pieces(rows)
         context = self._inputs.gather(pieces)
+        began_s = now_s()
         states = hidden.run(context)
+        self.program_s += now_s() - began_s
         read, done = self._cost(context, int(context.key_len.sum()), has_head=False)
         return hidden.take(rows, pieces, states), read, done
+
+    def _compute(self, context: ForwardContext) -> F32:
+        """Logits of one pass."""
+        began_s = now_s()
+        logits = self._parts.program.run(context)
+        self.program_s += now_s() - began_s
+        return logits
 
     def _cost(self, context: ForwardContext, num_keys: int, *, has_head: bool = True) -> tuple[int, int]:
         """Bytes read and operations of one pass, whose rows have `num_keys` keys in all."""

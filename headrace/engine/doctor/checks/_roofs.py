@@ -4,6 +4,8 @@ from headrace.engine.doctor.trace import Trace
 
 LEAST_OF_LIMIT = 0.5
 """Steps that take more than twice what memory allows do not wait for memory alone."""
+LEAST_OF_COMPUTE = 0.2
+"""The same of arithmetic, of which prompts reach 0.4 to 0.5 where nothing else has the cores."""
 
 
 def memory_share(trace: Trace) -> float | None:
@@ -18,6 +20,12 @@ def roof_share(trace: Trace) -> float:
     """The least time over the time that steps took: how near they are to the machine's limit."""
     least_s = trace.both("headrace_memory_roof_seconds") + trace.both("headrace_compute_roof_seconds")
     return min(1.0, least_s / trace.step_s) if trace.step_s else 0.0
+
+
+def waits_for_cores(trace: Trace) -> bool:
+    """Whether steps take far longer than the roof that bounds most of them asks for."""
+    is_memory = (memory_share(trace) or 0.0) >= 0.5
+    return roof_share(trace) < (LEAST_OF_LIMIT if is_memory else LEAST_OF_COMPUTE)
 
 
 def rows_per_step(trace: Trace) -> float:

@@ -1,28 +1,40 @@
-"""Outputs leave later than they are made: the network or the clients are slow."""
+"""Requests wait for their clients: bodies come late, or what is made is not read."""
 
-from headrace.engine.doctor.finding import Finding, on_trace
-from headrace.engine.doctor.trace import Trace
+from headrace.engine.doctor.checks._front import FULL, front_cores
+from headrace.engine.doctor.finding import Check, Finding, Patient
 
-_TIMES = 2.5
-_FRONT_BELOW = 0.8
+_SHARE_ABOVE = 0.5
+_LEAST_OPEN = 0.5
+"""Requests that are open on average: one slow client now and then holds nothing up."""
 
 
-def _look(trace: Trace) -> Finding | None:
-    gap_s = trace.mean_observed("headrace_inter_token_latency_seconds")
-    made_s = trace.mean_observed("headrace_request_time_per_output_token_seconds")
-    if gap_s is None or not made_s or gap_s < _TIMES * made_s:
-        return None
-    if trace.share("process_cpu_seconds_total") >= _FRONT_BELOW:
+def _look(patient: Patient) -> Finding | None:
+    trace = patient.trace
+    if trace is None or front_cores(trace) >= FULL:
         return None  # the HTTP process itself is what is slow
+    bodies, unread = (trace.share(f"headrace_http_{name}_seconds_total") for name in ("body_wait", "unread"))
+    requests = max(trace.share("headrace_http_request_seconds_total"), bodies + unread)
+    if requests < _LEAST_OPEN or bodies + unread < _SHARE_ABOVE * requests:
+        return None
+    share = (bodies + unread) / requests
+    is_sending = bodies > unread
     return Finding(
         name="network/client",
         severity="bottleneck",
-        evidence={"ms_between_outputs_sent": 1e3 * gap_s, "ms_between_tokens_made": 1e3 * made_s},
-        remedy="clients read slower than tokens are made: look at the network, proxies that buffer, and what "
+        evidence={
+            "requests_open": requests,
+            "waiting_for_bodies": bodies,
+            "waiting_for_readers": unread,
+            "engine_busy_share": trace.busy,
+        },
+        remedy="requests come in slowly: look at the network, at proxies, and at clients that send their "
+        "body in small pieces"
+        if is_sending
+        else "clients read slower than tokens are made: look at the network, proxies that buffer, and what "
         "the clients do with each event",
-        expected_gain=f"answers arrive up to {gap_s / made_s:.1f} times as fast",
-        weight=0.75,
+        expected_gain=f"{100 * share:.0f} % of the time of requests",
+        weight=0.75 + 0.2 * share,
     )
 
 
-CHECK = on_trace(_look)
+CHECK = Check(_look)

@@ -1,6 +1,6 @@
 """Steps wait for arithmetic."""
 
-from headrace.engine.doctor.checks._roofs import memory_share, roof_share, rows_per_step
+from headrace.engine.doctor.checks._roofs import memory_share, roof_share, rows_per_step, waits_for_cores
 from headrace.engine.doctor.finding import SATURATED_ABOVE, Finding, on_trace
 from headrace.engine.doctor.trace import Trace
 
@@ -8,6 +8,8 @@ from headrace.engine.doctor.trace import Trace
 def _look(trace: Trace) -> Finding | None:
     share = memory_share(trace)
     if share is None or share >= 0.5 or trace.step_s / trace.seconds < SATURATED_ABOVE:
+        return None
+    if waits_for_cores(trace):  # see cores_taken
         return None
     prompts = trace.delta("headrace_prompt_tokens_total")
     cached = trace.delta("headrace_prompt_tokens_cached_total")

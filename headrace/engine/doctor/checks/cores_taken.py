@@ -1,15 +1,13 @@
-"""Steps that memory would bound take far longer than memory needs."""
+"""Steps take far longer than memory or arithmetic asks for."""
 
-from headrace.engine.doctor.checks._roofs import LEAST_OF_LIMIT, memory_share, roof_share
+from headrace.engine.doctor.checks._roofs import memory_share, roof_share, waits_for_cores
 from headrace.engine.doctor.finding import SATURATED_ABOVE, Finding, on_trace
 from headrace.engine.doctor.trace import Trace
 
 
 def _look(trace: Trace) -> Finding | None:
     share, near = memory_share(trace), roof_share(trace)
-    if share is None or share < 0.5 or trace.step_s / trace.seconds < SATURATED_ABOVE:
-        return None
-    if near >= LEAST_OF_LIMIT:
+    if share is None or trace.step_s / trace.seconds < SATURATED_ABOVE or not waits_for_cores(trace):
         return None
     return Finding(
         name="cores taken",
@@ -23,7 +21,7 @@ def _look(trace: Trace) -> Finding | None:
         "machine) and move it away, or give the server cores of its own and as many --threads",
         expected_gain=f"up to {1.0 / max(near, 0.01):.1f} times the tokens a second with the cores to "
         "itself; less for a model so small that a step is mostly overhead",
-        weight=0.6 * share * min(1.0, trace.step_s / trace.seconds),
+        weight=0.6 * max(share, 1.0 - share) * min(1.0, trace.step_s / trace.seconds),
     )
 
 

@@ -1,18 +1,20 @@
 """Tokenization, grammars or the HTTP process take the time."""
 
-from headrace.engine.doctor.finding import Finding, on_trace
-from headrace.engine.doctor.trace import Trace
+from headrace.engine.doctor.checks._front import FULL, front_cores
+from headrace.engine.doctor.finding import Check, Finding, Patient
 
-_FRONT_ABOVE = 0.8
 _GRAMMAR_ABOVE = 0.25
 
 
-def _look(trace: Trace) -> Finding | None:
-    front = trace.share("process_cpu_seconds_total")
+def _look(patient: Patient) -> Finding | None:
+    trace = patient.trace
+    if trace is None:
+        return None
+    front = front_cores(trace)
     masks = trace.share("headrace_grammar_mask_seconds_total")
     compiling = trace.share("headrace_grammar_compilation_time_seconds_total")
     grammar = max(masks, compiling)
-    if front < _FRONT_ABOVE and grammar < _GRAMMAR_ABOVE:
+    if front < FULL and grammar < _GRAMMAR_ABOVE:
         return None
     is_grammar = grammar >= _GRAMMAR_ABOVE
     return Finding(
@@ -30,4 +32,4 @@ def _look(trace: Trace) -> Finding | None:
     )
 
 
-CHECK = on_trace(_look)
+CHECK = Check(_look)

@@ -13,7 +13,7 @@ def _look(patient: Patient) -> Finding | None:
         evidence={"busy_share": trace.busy, "requests_waiting": trace.mean("headrace_num_requests_waiting")},
         remedy="nothing to do here: send more requests, or look at what is before the server",
         expected_gain="none",
-        weight=1.0 - trace.busy,
+        weight=0.3 * (1.0 - trace.busy),  # whatever keeps requests from the engine leads
     )
 
 

@@ -1,6 +1,6 @@
 """Steps wait for weights and keys from memory."""
 
-from headrace.engine.doctor.checks._roofs import LEAST_OF_LIMIT, memory_share, roof_share, rows_per_step
+from headrace.engine.doctor.checks._roofs import memory_share, roof_share, rows_per_step, waits_for_cores
 from headrace.engine.doctor.finding import SATURATED_ABOVE, Finding, on_trace
 from headrace.engine.doctor.trace import Trace
 
@@ -9,7 +9,7 @@ def _look(trace: Trace) -> Finding | None:
     share = memory_share(trace)
     if share is None or share < 0.5 or trace.step_s / trace.seconds < SATURATED_ABOVE:
         return None
-    if roof_share(trace) < LEAST_OF_LIMIT:  # see cores_taken
+    if waits_for_cores(trace):  # see cores_taken
         return None
     rows = max(1.0, rows_per_step(trace))
     return Finding(

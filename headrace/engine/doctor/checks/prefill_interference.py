@@ -14,7 +14,7 @@ def _look(trace: Trace) -> Finding | None:
     if not decode or not prefill or rows < 2:
         return None
     stretch = prefill_s / prefill / (decode_s / decode)
-    share = prefill_s / trace.step_s
+    share = prefill_s / trace.seconds
     if stretch < _TIMES or not _SHARE_ABOVE < share < 0.95:
         return None
     return Finding(
