@@ -34,6 +34,8 @@ class Cause:
     model: str = SMALL
     settle_s: float = 1.5
     """Seconds of load before a window."""
+    burners: int = 0
+    """Other processes that compute all the time."""
     verdicts: tuple[str, ...] = field(default=())
 
     @property
@@ -141,6 +143,11 @@ CAUSES = {
             ),
         ),
         Cause("prefill interference", (_long_beside_decoding,)),
+        Cause(
+            "cores taken",
+            (lambda site: closed(site, 1, text(32, 256)), lambda site: closed(site, 8, text(1500, 4))),
+            burners=4,
+        ),
         Cause("idle", (_nothing, _little)),
         Cause("healthy", (_mixed,), verdicts=("healthy", "idle")),
     )

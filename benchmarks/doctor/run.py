@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.doctor.causes import TINY, Cause
+from benchmarks.doctor.traces import stem_of
 from benchmarks.doctor.wires import Site, for_a_while
 from benchmarks.overhead import tiny
 from benchmarks.peers.servers import Server, headrace
@@ -51,8 +53,11 @@ def _one(
 ) -> dict[str, Any]:
     site = Site(server.port, random.Random(1000 + number))
     load = cause.loads[number % len(cause.loads)]
-    trace = plan.traces and plan.traces / f"{cause.name.replace('/', '-').replace(' ', '-')}-{number}.jsonl"
-    verdict = asyncio.run(for_a_while(site, load, lambda: _judge(plan, cause.settle_s, server.port, trace)))
+    trace = plan.traces and plan.traces / f"{stem_of(cause.name)}-{number}.jsonl"
+    with _burning(cause.burners):
+        verdict = asyncio.run(
+            for_a_while(site, load, lambda: _judge(plan, cause.settle_s, server.port, trace))
+        )
     named = verdict["bottleneck"]
     row = {
         "cause": cause.name,
@@ -69,6 +74,18 @@ def _one(
     for failure in row["failed"]:
         note(f"   failed: {failure}")
     return row
+
+
+@contextmanager
+def _burning(count: int) -> Iterator[None]:
+    """Other work on the cores."""
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
 
 
 async def _judge(plan: Plan, settle_s: float, port: int, trace: Path | None) -> dict[str, Any]:

@@ -82,6 +82,10 @@ _PHASED: Mapping[str, tuple[str, str]] = {
         "compute_roof_seconds",
         "Least seconds of steps that arithmetic bounds.",
     ),
+    "headrace_decode_row_seconds": (
+        "decode_row_seconds",
+        "Seconds of rows that compute the next token of an answer, each for itself.",
+    ),
 }
 _GAUGES: Mapping[str, tuple[str, str]] = {
     "headrace_num_requests_running": ("running", "Sequences that run."),

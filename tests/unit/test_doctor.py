@@ -34,6 +34,7 @@ COUNTERS = {
     'headrace_phase_step_tokens_total{phase="decode"}': "decode_tokens",
     'headrace_memory_roof_seconds_total{phase="decode"}': "memory_s",
     'headrace_compute_roof_seconds_total{phase="prefill"}': "compute_s",
+    'headrace_decode_row_seconds_total{phase="prefill"}': "stretched_s",
     "headrace_num_preemptions_total": "preemptions",
     "headrace_prompt_tokens_total": "prompt_tokens",
     "headrace_grammar_mask_seconds_total": "mask_s",
@@ -66,6 +67,7 @@ HEALTHY = {
     "decode_tokens": 120,
     "memory_s": 0.25,
     "compute_s": 0.06,
+    "stretched_s": 0.2,
     "preemptions": 0,
     "prompt_tokens": 500,
     "mask_s": 0.0,
@@ -122,7 +124,7 @@ FAULTS = {
     "network/client": {"unread_s": 2.2},
     "prefill interference": {
         "loop": 0.97, "decode_s": 0.4, "prefill_s": 0.5, "decode_steps": 40, "prefill_steps": 5,
-        "memory_s": 0.3, "compute_s": 0.25, "running": 6,
+        "memory_s": 0.3, "compute_s": 0.25, "running": 6, "stretched_s": 2.9,
     },
 }  # fmt: skip
 
@@ -193,8 +195,19 @@ def test_a_busy_host_of_a_server_with_room_is_no_bottleneck():
 
 
 def test_prompts_that_leave_time_to_spare_interfere_with_nobody():
-    found = verdict({**FAULTS["prefill interference"], "loop": 0.4, "decode_s": 0.15, "prefill_s": 0.2})
-    assert found["bottleneck"] == "healthy"
+    spare = {"loop": 0.4, "decode_s": 0.15, "prefill_s": 0.2, "stretched_s": 0.9}
+    assert verdict({**FAULTS["prefill interference"], **spare})["bottleneck"] == "healthy"
+
+
+def test_prompts_that_fill_nearly_all_steps_still_interfere_with_those_who_decode():
+    full = {"decode_s": 0.01, "prefill_s": 0.96, "decode_steps": 1, "prefill_steps": 6, "stretched_s": 5.6}
+    assert verdict({**FAULTS["prefill interference"], **full})["bottleneck"] == "prefill interference"
+
+
+def test_prompts_with_short_answers_in_a_long_queue_are_computing_not_interference():
+    few = {"decode_s": 0.02, "prefill_s": 0.95, "decode_steps": 2, "prefill_steps": 6, "stretched_s": 0.7}
+    found = verdict({**FAULTS["prefill interference"], **few, "running": 2, "waiting": 6, "compute_s": 0.5})
+    assert found["bottleneck"] == "compute"
 
 
 def test_a_full_house_that_computes_is_bounded_by_computing_not_by_slots():

@@ -173,3 +173,14 @@ def test_sums_of_a_step():
         0.5 - counters["prefill_step_predicted_seconds"]
     )
     assert not any(value for name, value in counters.items() if name.startswith("decode"))
+
+
+def test_rows_that_decode_are_counted_by_the_kind_of_step_they_are_in():
+    meter = StepMeter(StepModel(SHAPE, LIMITS))
+    decoding = [row(100, 1, slot=n) for n in range(3)]
+    drafting = row(100, 3, drafts=2, slot=7)
+    for rows in ((*decoding, drafting), (row(0, 64), *decoding, drafting), (row(0, 64),)):
+        meter.see(StepPlan(step=1, rows=rows), StepResult(step=1, rows=(), seconds=0.5))
+    counters = meter.counters()
+    assert counters["decode_decode_row_seconds"] == 4 * 0.5
+    assert counters["prefill_decode_row_seconds"] == 4 * 0.5

@@ -30,6 +30,8 @@ class StepMeter:
         else:
             predicted_s = self.model.observe(work, result.seconds)
         memory_s, compute_s = self.model.roof_s(work)
+        num_decodes = work.num_rows if work.is_decode else _num_decodes(plan)
+        sums.decode_row_s += num_decodes * result.seconds
         sums.steps += 1
         sums.tokens += work.tokens
         sums.seconds += result.seconds
@@ -60,12 +62,18 @@ class StepMeter:
         }
 
 
+def _num_decodes(plan: StepPlan) -> int:
+    """Rows of a step with prompts that compute the next token of an answer."""
+    return sum(row.sample and row.count - row.num_drafts == 1 for row in plan.rows)
+
+
 class _Sums:
     """Of one phase."""
 
     __slots__ = (
         "bytes_read",
         "compute_roof_s",
+        "decode_row_s",
         "error_s",
         "memory_roof_s",
         "operations",
@@ -78,7 +86,7 @@ class _Sums:
     def __init__(self) -> None:
         self.steps = self.tokens = self.bytes_read = self.operations = 0
         self.seconds = self.predicted_s = self.error_s = 0.0
-        self.memory_roof_s = self.compute_roof_s = 0.0
+        self.memory_roof_s = self.compute_roof_s = self.decode_row_s = 0.0
 
 
 COUNTED = {
@@ -91,5 +99,6 @@ COUNTED = {
     "step_operations": "operations",
     "memory_roof_seconds": "memory_roof_s",
     "compute_roof_seconds": "compute_roof_s",
+    "decode_row_seconds": "decode_row_s",
 }
 """Name of a counter without its phase -> where it is summed up."""

@@ -11,11 +11,14 @@ def _look(trace: Trace) -> Finding | None:
     decode, prefill = (trace.phase("headrace_phase_steps", p) for p in ("decode", "prefill"))
     decode_s, prefill_s = (trace.phase("headrace_phase_step_seconds", p) for p in ("decode", "prefill"))
     rows = trace.mean("headrace_num_requests_running")
+    everybody = rows + trace.mean("headrace_num_requests_waiting")
     if not decode or not prefill or rows < 2:
         return None
     stretch = prefill_s / prefill / (decode_s / decode)
-    share = prefill_s / trace.seconds
-    if stretch < _TIMES or not _SHARE_ABOVE < share < 0.95:
+    decoding = trace.phase("headrace_decode_row_seconds", "prefill") / trace.seconds
+    # who draws a few tokens after a long prompt is not held up by others' prompts, but by his own
+    share = min(1.0, decoding / everybody)
+    if stretch < _TIMES or share < _SHARE_ABOVE:
         return None
     return Finding(
         name="prefill interference",
@@ -23,8 +26,9 @@ def _look(trace: Trace) -> Finding | None:
         evidence={
             "decode_step_ms": 1e3 * decode_s / decode,
             "prefill_step_ms": 1e3 * prefill_s / prefill,
-            "prefill_share": share,
+            "rows_stretched": decoding,
             "requests_running": rows,
+            "requests_waiting": everybody - rows,
         },
         remedy="smaller pieces of prompts beside those who decode (--prefill-step-ms), prefixes that are "
         "shared (the prefix cache computes them once), or another replica for long prompts",
