@@ -152,6 +152,8 @@ class RowResult(NamedTuple):
     """Drafts proposed before that can be compared with the tokens, checked by the row or not."""
     num_agreed: int = 0
     """Those of them that agree, up to the first that does not."""
+    num_unmade: int = 0
+    """Drafts that the row was to check and that could not be made for it."""
     error: str | None = None
     """The row failed (NaN logits ...); the sequence ends with an error, others go on."""
     pooled: bytes = b""

@@ -10,7 +10,9 @@ OFF = "off"
 AUTO = "auto"
 MAX_DEPTH = 16
 """Most drafts of a row; later ones are hardly ever accepted."""
-_NOT_BUILT = ("draft", "early-exit", "medusa", "eagle")
+SOURCES = {"draft": "MODEL", "early-exit": "N", "medusa": "PATH", "eagle": "PATH"}
+"""Methods that compute, and what they are made from: `draft=MODEL`."""
+MAX_SOURCE_CHARS = 4096
 _FORM = "METHOD or METHOD,depth=K, such as ngram or suffix,depth=4"
 
 
@@ -79,32 +81,37 @@ class Speculation:
     """`off`, `auto` (all methods that cost next to nothing), or the name of a proposer."""
     depth: int | None = None
     """Drafts of every row; None: chosen for each row and step by what is measured."""
+    source: str = ""
+    """What a method of `SOURCES` is made from; empty where a request asks for what the engine has."""
 
     @property
     def is_on(self) -> bool:
         """Whether anything is drafted."""
         return self.method != OFF
 
+    @property
+    def is_late(self) -> bool:
+        """Whether drafts are computed at the start of the step that checks them, and only then."""
+        return self.method in SOURCES
+
     @classmethod
     def parse(cls, text: str) -> "Speculation":
-        """Read the form `METHOD[,depth=K]`; which methods there are is not known here.
+        """Read the form `METHOD[=SOURCE][,depth=K]`; which methods there are is not known here.
 
         Raises:
-            RequestError: another form, a depth out of range, or a method that is not built.
+            RequestError: another form, or a depth out of range.
         """
-        method, _, rest = text.partition(",")
-        name = method.partition("=")[0]
-        if name in _NOT_BUILT:
-            raise RequestError(
-                f"speculate: the method {name!r} is not built yet; take auto, ngram or suffix",
-                param="speculate",
-            )
-        if not method or not method.isascii() or "=" in method:
+        head, cut, value = text.rpartition(",depth=")
+        if not cut:
+            head = text
+        method, has_source, source = head.partition("=")
+        if method in SOURCES and has_source:
+            _check_source(method, source)
+        elif not head or not head.isascii() or not head.isprintable() or "=" in head or "," in head:
             raise RequestError(f"speculate must be {_FORM}, got {text!r:.80}", param="speculate")
-        if not rest:
-            return cls(method)
-        key, _, value = rest.partition("=")
-        if key != "depth" or not (value.isascii() and value.isdigit() and len(value) <= 4):
+        if not cut:
+            return cls(method, None, source)
+        if not (value.isascii() and value.isdigit() and len(value) <= 4):
             raise RequestError(f"speculate must be {_FORM}, got {text!r:.80}", param="speculate")
         if not 1 <= int(value) <= MAX_DEPTH:
             raise RequestError(
@@ -113,7 +120,7 @@ class Speculation:
             )
         if method == OFF:
             raise RequestError("speculate: off has no depth; leave it out", param="speculate")
-        return cls(method, int(value))
+        return cls(method, int(value), source)
 
     def within(self, offered: "Speculation") -> "Speculation":
         """This wish of a request, where `offered` is what the engine was started with.
@@ -129,17 +136,31 @@ class Speculation:
                 f"--speculate auto, or leave it out",
                 param="speculate",
             )
-        if offered.method not in (AUTO, self.method):
+        if self.method != offered.method and (offered.method != AUTO or self.is_late):
+            start = f"{self.method}={SOURCES[self.method]}" if self.is_late else "auto"
             raise RequestError(
                 f"speculate: {self.method} was asked for, but only {offered.method} runs here; start with "
-                f"--speculate auto, or ask for {offered.method} or off",
+                f"--speculate {start}, or ask for {offered.method} or off",
+                param="speculate",
+            )
+        if self.source not in ("", offered.source):
+            raise RequestError(
+                f"speculate: {self.method}={self.source:.80} was asked for, but {self.method} was started "
+                f"with something else here; ask for {self.method} or off",
                 param="speculate",
             )
         if offered.depth is not None and (self.depth or 0) > offered.depth:
             raise RequestError(
                 f"speculate: depth must be at most {offered.depth} here, got {self.depth}", param="speculate"
             )
-        return Speculation(self.method, self.depth or offered.depth)
+        return Speculation(self.method, self.depth or offered.depth, offered.source)
+
+
+def _check_source(method: str, source: str) -> None:
+    if not source or len(source) > MAX_SOURCE_CHARS or not source.isprintable():
+        raise RequestError(
+            f"speculate: {method} needs {method}={SOURCES[method]}, got {source!r:.80}", param="speculate"
+        )
 
 
 NO_SPECULATION = Speculation()

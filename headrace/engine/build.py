@@ -12,10 +12,10 @@ from pathlib import Path
 from threading import Thread
 
 from headrace.base.clock import now_s
-from headrace.base.config import DeviceConfig, EngineConfig, ScheduleConfig
+from headrace.base.config import DeviceConfig, EngineConfig, ModelConfig, ScheduleConfig, ServeConfig
 from headrace.base.registry import Registry
 from headrace.base.request import SamplingParams
-from headrace.base.tasks import AUTO, MAX_DEPTH, Speculation
+from headrace.base.tasks import MAX_DEPTH
 from headrace.compute.device.kinds.cpu import memory
 from headrace.compute.device.limits import machine_limits
 from headrace.compute.models.load import LoadedModel, load_model
@@ -25,8 +25,6 @@ from headrace.compute.runner.hidden import HiddenPass
 from headrace.compute.runner.runner import Runner, RunnerParts
 from headrace.compute.runner.state import DeviceState
 from headrace.compute.runner.work import Work
-from headrace.compute.spec.drafting import Drafting
-from headrace.compute.spec.proposer import PROPOSERS
 from headrace.compute.weights.catalogue import locate, packed_dir
 from headrace.compute.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.compute.weights.packed.cache import PackedCache
@@ -34,6 +32,9 @@ from headrace.engine.core import CoreSizes, EngineCore
 from headrace.engine.cost.meter import StepMeter
 from headrace.engine.cost.model import StepModel
 from headrace.engine.cost.shape import CostShape
+from headrace.engine.drafts.draft_model import open_draft
+from headrace.engine.drafts.make import Drafted, make_drafting
+from headrace.engine.drafts.tokens import check_same_tokens
 from headrace.engine.grammars.structured import Structured
 from headrace.engine.resolve import DeviceFacts, ModelFacts, Resolved, resolve
 from headrace.engine.text import NO_TEXT, Text, load_text
@@ -74,6 +75,8 @@ class OpenedModel:
     text: Text
     resolved: Resolved
     defaults: SamplingParams
+    draft: Checkpoint | None = None
+    """The model that drafts for it."""
 
 
 def open_model(config: EngineConfig, phases: Phases | None = None, *, with_text: bool = True) -> OpenedModel:
@@ -89,9 +92,13 @@ def open_model(config: EngineConfig, phases: Phases | None = None, *, with_text:
     with phases.phase("locate"):
         path = locate(config.model.model)
     with phases.phase("headers"):
-        checkpoint = open_checkpoint(path, config.model.load_format)
+        checkpoint, draft = open_checkpoint(path, config.model.load_format), open_draft(config)
     with phases.phase("resolve"):
-        resolved = resolve(config, model_facts(config, checkpoint), device_facts(config))
+        facts = model_facts(config, checkpoint)
+        if draft is not None:
+            drafting = replace(config, serve=ServeConfig(), model=ModelConfig(model=str(draft.path)))
+            facts = replace(facts, draft=model_facts(drafting, draft))
+        resolved = resolve(config, facts, device_facts(config))
     with phases.phase("tokenizer"):
         text = text_of(config, checkpoint) if with_text else NO_TEXT
     return OpenedModel(
@@ -99,6 +106,7 @@ def open_model(config: EngineConfig, phases: Phases | None = None, *, with_text:
         text=text,
         resolved=resolved,
         defaults=sampling_defaults(config, checkpoint),
+        draft=draft,
     )
 
 
@@ -225,34 +233,33 @@ def build_core(
 
     Raises:
         CheckpointError: weights that the backend lacks or that are broken.
-        ConfigError: the backend cannot start.
+        ConfigError: the backend cannot start, or a draft model has other tokens.
     """
     phases = phases or Phases()
     resolved, device = opened.resolved, opened.resolved.config.device
     backend = backend or start_backend(resolved, phases)
+    text = text or partial(text_of, resolved.config, opened.checkpoint)
+    length, slots, packed = resolved.max_model_len, resolved.max_num_seqs, packed_cache(device)
     with phases.phase("weights"):
-        model = load_model(
-            opened.checkpoint,
-            backend,
-            resolved.max_model_len,
-            max_slots=resolved.max_num_seqs,
-            packed=packed_cache(device),
-        )
+        model = load_model(opened.checkpoint, backend, length, max_slots=slots, packed=packed)
+    draft: LoadedModel | None = None
+    if opened.draft is not None:
+        with phases.phase("draft model"):
+            sizes = model.spec.vocab_size, opened.draft.spec.vocab_size
+            name, source = resolved.speculation.source, opened.draft.tokenizer_source
+            check_same_tokens(text().tokenizer, source, sizes, name)
+            draft = load_model(opened.draft, backend, length, max_slots=slots, packed=packed)
     with phases.phase("compile"):
-        runner = make_runner(resolved, model, backend)
+        runner = make_runner(resolved, model, backend, draft)
     with phases.phase("scheduler"):
         scheduler = make_scheduler(resolved)
     sizes = CoreSizes(
         num_blocks=resolved.num_blocks,
-        weight_bytes=model.weight_bytes,
+        weight_bytes=model.weight_bytes + (draft.weight_bytes if draft else 0),
         kv_bytes=resolved.kv_bytes,
         num_slots=resolved.max_num_seqs,
     )
-    structured = Structured(
-        text or partial(text_of, resolved.config, opened.checkpoint),
-        opened.checkpoint.spec.vocab_size,
-        resolved.threads,
-    )
+    structured = Structured(text, opened.checkpoint.spec.vocab_size, resolved.threads)
     with phases.phase("limits"):
         meter = StepMeter(step_model(resolved, opened.checkpoint, model.weight_bytes))
     core = EngineCore(scheduler, runner, sizes, structured, model.rope.kv_domain, backend.close)
@@ -312,16 +319,19 @@ def make_scheduler(resolved: Resolved, clock: Callable[[], float] = now_s) -> Sc
     )
 
 
-def make_runner(resolved: Resolved, model: LoadedModel, backend: Backend) -> Runner:
-    """The runner with its pool, program and slots."""
+def make_runner(
+    resolved: Resolved, model: LoadedModel, backend: Backend, draft: LoadedModel | None = None
+) -> Runner:
+    """The runner with its pool, program and slots; `draft` is the model that drafts."""
     limits = resolved.step_limits
     pool = backend.kv_pool(resolved.geometry, resolved.num_blocks)
     model.shift_keys(pool)
-    drafting = make_drafting(resolved.speculation)
-    max_drafts = 0 if drafting is None else MAX_DEPTH
+    max_drafts = MAX_DEPTH if resolved.speculation.is_on else 0
     state = DeviceState(
         resolved.max_num_seqs, resolved.max_model_len, limits.table_width, model.spec.vocab_size, max_drafts
     )
+    drafted = Drafted(model=model, backend=backend, pool=pool, state=state)
+    drafting = make_drafting(resolved.speculation, drafted, draft)
     measures = model.rope.kind != "static"
     each = replace(limits, max_logits=limits.max_tokens)  # a mean wants the hidden state of every token
     hidden = HiddenPass(backend.compile(model.hidden, each, pool))
@@ -342,14 +352,6 @@ def make_runner(resolved: Resolved, model: LoadedModel, backend: Backend) -> Run
         ),
         hidden,
     )
-
-
-def make_drafting(offered: Speculation) -> Drafting | None:
-    """The proposers that these settings ask for."""
-    if not offered.is_on:
-        return None
-    names = PROPOSERS.names() if offered.method == AUTO else (offered.method,)
-    return Drafting({name: PROPOSERS.get(name)() for name in names}, offered)
 
 
 def _name(asked: str, path: Path) -> str:

@@ -15,10 +15,10 @@ from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.grammar import PARAM
 from headrace.base.ids import RequestId, engine_id
 from headrace.base.request import MAX_ID_LIST, Request, SamplingParams
-from headrace.base.tasks import AUTO, NO_SPECULATION, OFF, BeamSearch, Pooling, Speculation
+from headrace.base.tasks import NO_SPECULATION, BeamSearch, Pooling, Speculation
 from headrace.base.terms import Terms, caller_terms
 from headrace.compute.sampling.seeds import choice_seed, request_seed
-from headrace.compute.spec.proposer import PROPOSERS
+from headrace.compute.spec.proposer import methods
 from headrace.engine.chat.prompt import DEFAULTS, ChatOptions, ChatPrompt, Messages, chat_prompt
 from headrace.engine.text import Text
 from headrace.host.text.parts.splitter import SplitPlan
@@ -308,7 +308,7 @@ def _check_name(request_id: str) -> None:
 
 def _check_method(wish: Speculation) -> None:
     """Refuse a method of drafting that there is not."""
-    known = (OFF, AUTO, *PROPOSERS.names())
+    known = methods()
     if wish.method not in known:
         raise RequestError(
             f"speculate: unknown method {wish.method!r:.80}; known: {', '.join(known)}", param="speculate"

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from headrace.base.config import AccessConfig, EngineConfig
-from headrace.base.errors import ConfigError, RequestError, ShapeError
-from headrace.base.tasks import AUTO, OFF, Speculation
+from headrace.base.errors import ConfigError, ShapeError
+from headrace.base.tasks import OFF, Speculation
 from headrace.compute.ops.api import KVGeometry, StepLimits
 from headrace.compute.ops.heads import HeadSizes
-from headrace.compute.spec.proposer import PROPOSERS
-from headrace.engine.sizing import PoolPlan, StepShape, plan_pool
+from headrace.compute.spec.kit import draft_limits
+from headrace.engine.drafts.wish import about_draft, offered, reason_of
+from headrace.engine.sizing import NOTHING_BESIDE, Beside, PoolPlan, StepShape, plan_pool
 
 DEFAULT_SEQS = 64
 DEFAULT_STEP_TOKENS = 512
@@ -46,6 +47,8 @@ class ModelFacts:
     width: int = 0
     mlp_width: int = 0
     """The widest layer's."""
+    draft: "ModelFacts | None" = None
+    """The model that drafts for it."""
 
     def weight_bytes(self, backend: str) -> int:
         """Memory of the weights: as stored in packed form, or float32 in the reference backend."""
@@ -106,7 +109,7 @@ class Resolved:
     @property
     def speculation(self) -> Speculation:
         """What applies to requests that ask for nothing else."""
-        return Speculation.parse(self.config.speculate.method)
+        return offered(self.config.speculate.method)
 
     @property
     def max_step_drafts(self) -> int:
@@ -225,28 +228,28 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
     if not 1 <= config.kv.block_size <= 1024:
         raise ConfigError(f"kv.block_size must be in [1, 1024], got {config.kv.block_size}")
     geometry = geometry_of(config, model)
-    try:
-        device.heads.check(model.head_size)
-    except ShapeError as error:
-        raise ConfigError(error.message, param="device.backend") from error
+    _check_heads(model, device)
     length = _context(config, model)
     tokens = _step_tokens(config, seqs, notes)
     step = _step_shape(config, model, seqs, tokens, length[0])
     weight_bytes = model.weight_bytes(device.backend)
-    pool = plan_pool(config.kv, geometry, weight_bytes, device.memory_bytes, step)
+    beside = _beside(config, model, device.backend, seqs, length[0])
+    pool = plan_pool(config.kv, geometry, weight_bytes, device.memory_bytes, step, beside)
     length = _fit_context(config, length, pool, geometry)
     is_cut = config.model.max_model_len is None and length[0] < model.max_length
     notes.add("model.max_model_len", config.model.max_model_len, length[0], length[1], falls_short=is_cut)
     notes.add("kv.num_blocks", config.kv.num_blocks, pool.num_blocks, pool.reason)
-    kv_bytes = pool.num_blocks * geometry.block_bytes
-    notes.add("kv.pool_bytes", config.kv.pool_bytes, kv_bytes, f"{pool.num_blocks} x {geometry.block_bytes}")
+    weight_bytes += beside.weight_bytes
+    block_bytes = geometry.block_bytes + beside.block_bytes
+    kv_bytes = pool.num_blocks * block_bytes
+    notes.add("kv.pool_bytes", config.kv.pool_bytes, kv_bytes, f"{pool.num_blocks} x {block_bytes}")
     notes.add("memory", None, f"{device.memory_bytes >> 20} MiB", device.memory_reason)
     parts = (
         f"weights {weight_bytes >> 20} MiB, KV pool {kv_bytes >> 20} MiB, the rest for processes and steps"
     )
-    planned = weight_bytes + kv_bytes + step.working_bytes
+    planned = weight_bytes + kv_bytes + step.working_bytes + beside.step_bytes
     notes.add("memory, planned", None, f"{planned >> 20} MiB", parts)
-    _note_speculation(config, notes)
+    _note_speculation(config, model, notes)
     return Resolved(
         config=config,
         model=model,
@@ -288,22 +291,30 @@ def _num_logits(seqs: int, tokens: int, drafts: int) -> int:
     return max(seqs + drafts, min(REPORT_LOGITS, tokens))
 
 
-def _note_speculation(config: EngineConfig, notes: _Notes) -> None:
-    asked = config.speculate.method
+def _note_speculation(config: EngineConfig, model: ModelFacts, notes: _Notes) -> None:
+    asked, draft = config.speculate.method, model.draft
+    found = offered(asked)
+    notes.add("speculate.method", asked, asked, reason_of(found))
+    if draft is not None:
+        about = about_draft(draft.description, is_small=draft.parameters < model.parameters)
+        notes.add("draft model", found.source, draft.name, about)
+
+
+def _beside(config: EngineConfig, model: ModelFacts, backend: str, seqs: int, length: int) -> Beside:
+    draft = model.draft
+    if draft is None:
+        return NOTHING_BESIDE
+    limits = draft_limits(-(-length // config.kv.block_size), seqs)
+    widths = draft.width, draft.mlp_width, draft.vocab_size
+    return Beside.of(draft.weight_bytes(backend), geometry_of(config, draft), limits, widths)
+
+
+def _check_heads(model: ModelFacts, device: DeviceFacts) -> None:
     try:
-        found = Speculation.parse(asked)
-    except RequestError as error:
-        raise ConfigError(error.message, param="speculate.method") from error
-    known = (OFF, AUTO, *PROPOSERS.names())
-    if found.method not in known:
-        raise ConfigError(
-            f"speculate.method must be one of {', '.join(known)}, got {found.method!r}",
-            param="speculate.method",
-        )
-    reason = "asked for" if found.is_on else "the default"
-    if found.is_on and found.depth is None:
-        reason += "; each row checks as many drafts as pay by what is measured"
-    notes.add("speculate.method", asked, asked, reason)
+        for each in (model, model.draft or model):
+            device.heads.check(each.head_size)
+    except ShapeError as error:
+        raise ConfigError(error.message, param="device.backend") from error
 
 
 def _check_watch(config: EngineConfig) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headrace.base.config import KVConfig
 from headrace.base.errors import ConfigError
-from headrace.compute.ops.api import KVGeometry
+from headrace.compute.ops.api import KVGeometry, StepLimits
 
 WORKING_BYTES = 384 << 20
 """Left for the interpreters, activations and buffers, at least."""
@@ -63,8 +63,50 @@ class StepShape:
         return 4 * self.tokens * (6 * self.width + 4 * self.mlp_width) + 8 * self.slots * self.length
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Memory of what drafts for a model."""
+
+    block_bytes: int = 0
+    """Of what is kept per block."""
+    weight_bytes: int = 0
+    step_bytes: int = 0
+
+    @classmethod
+    def of(
+        cls, weight_bytes: int, geometry: KVGeometry, limits: StepLimits, widths: tuple[int, int, int]
+    ) -> "Beside":
+        """The memory of a draft model.
+
+        Args:
+            weight_bytes: of its weights.
+            geometry: shape of its keys and values.
+            limits: its largest pass.
+            widths: its width, that of its widest MLP, and its vocabulary.
+        """
+        width, mlp_width, vocab_size = widths
+        step = StepShape(
+            tokens=limits.max_tokens,
+            logits=limits.max_logits,
+            slots=0,
+            length=0,
+            width=width,
+            mlp_width=mlp_width,
+            vocab_size=vocab_size,
+        )
+        return cls(block_bytes=geometry.block_bytes, weight_bytes=weight_bytes, step_bytes=step.step_bytes)
+
+
+NOTHING_BESIDE = Beside()
+
+
 def plan_pool(
-    kv: KVConfig, geometry: KVGeometry, weight_bytes: int, memory_bytes: int, step: StepShape
+    kv: KVConfig,
+    geometry: KVGeometry,
+    weight_bytes: int,
+    memory_bytes: int,
+    step: StepShape,
+    beside: Beside = NOTHING_BESIDE,
 ) -> PoolPlan:
     """Size the pool.
 
@@ -74,21 +116,25 @@ def plan_pool(
         weight_bytes: memory of the weights.
         memory_bytes: what the process may use.
         step: the largest step; all its slots with full contexts are the most that can ever be used.
+        beside: what drafts.
 
     Raises:
         ConfigError: it does not fit; the message says who needs what.
     """
-    block_bytes = geometry.block_bytes
-    working = step.working_bytes
+    block_bytes = geometry.block_bytes + beside.block_bytes
+    working = step.working_bytes + beside.step_bytes
+    weight_bytes += beside.weight_bytes
+    who = "the model, its draft model" if beside.weight_bytes else "the model"
+    remedy = ", or speculate without a draft model" if beside.weight_bytes else ""
     room = memory_bytes - weight_bytes - working
     is_auto = kv.num_blocks is None and kv.pool_bytes is None
     needed = weight_bytes + working + (2 if is_auto else 1) * block_bytes
     if memory_bytes < needed:
         raise ConfigError(
-            f"the model and the least KV pool need {-(-needed >> 20)} MiB, the process has "
+            f"{who} and the least KV pool need {-(-needed >> 20)} MiB, the process has "
             f"{memory_bytes >> 20} MiB; weights {weight_bytes}, working memory {working}: give the process "
             f"{needed} bytes or more, take a smaller model, or lower schedule.max_num_batched_tokens and "
-            f"schedule.max_num_seqs",
+            f"schedule.max_num_seqs{remedy}",
             param="kv.pool_bytes",
         )
     if kv.num_blocks is not None:
@@ -96,12 +142,7 @@ def plan_pool(
     elif kv.pool_bytes is not None:
         plan = PoolPlan(kv.pool_bytes // block_bytes, "asked for in bytes")
     else:
-        most = -(-step.slots * step.length // geometry.block_size)
-        fitting = int(min(room * SHARE, MAX_AUTO_BYTES)) // block_bytes
-        reason = "every sequence can have a full context" if most <= fitting else "the memory that is left"
-        if fitting < most and room * SHARE > MAX_AUTO_BYTES:
-            reason = f"automatic sizes stop at {MAX_AUTO_BYTES >> 30} GiB"
-        plan = PoolPlan(min(most, fitting), reason)
+        plan = _auto_plan(room, block_bytes, -(-step.slots * step.length // geometry.block_size))
     if not 1 <= plan.num_blocks <= MAX_BLOCKS:
         raise ConfigError(
             f"the KV pool would have {plan.num_blocks} blocks ({plan.reason}), it needs 1 to {MAX_BLOCKS} of "
@@ -116,3 +157,12 @@ def plan_pool(
             param="kv.pool_bytes",
         )
     return plan
+
+
+def _auto_plan(room: int, block_bytes: int, most: int) -> PoolPlan:
+    """As many blocks as are of use, within a share of the `room` bytes that are left."""
+    fitting = int(min(room * SHARE, MAX_AUTO_BYTES)) // block_bytes
+    reason = "every sequence can have a full context" if most <= fitting else "the memory that is left"
+    if fitting < most and room * SHARE > MAX_AUTO_BYTES:
+        reason = f"automatic sizes stop at {MAX_AUTO_BYTES >> 30} GiB"
+    return PoolPlan(min(most, fitting), reason)

@@ -109,14 +109,15 @@ def load_text(source: TokenizerSource, generation: GenerationDefaults, override:
             raise CheckpointError(f"model.tokenizer {override!r} is no tokenizer.json and holds none")
         source = TokenizerSource(directory=folder)
     ends = frozenset(generation.end_ids)
-    if not _has_tokenizer(source):
+    if not has_tokenizer(source):
         return Text(None, ChatTemplate(None, {}), ends)
     tokenizer = load_tokenizer(source)
     template = ChatTemplate(tokenizer.chat_template, tokenizer.special_tokens)
     return Text(tokenizer, template, ends | tokenizer.end_ids)
 
 
-def _has_tokenizer(source: TokenizerSource) -> bool:
+def has_tokenizer(source: TokenizerSource) -> bool:
+    """Whether there is anything that looks like one."""
     if source.gguf is not None:
         return any(key.startswith("tokenizer.") for key in source.gguf)
     return source.directory is not None and any(

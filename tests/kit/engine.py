@@ -147,8 +147,8 @@ class Rig:
         self._alone: dict[str, EngineCore] = {}
         self.model = load_model(self.checkpoint, self.backend, length, max_slots=16)
 
-    def core(self, **options) -> EngineCore:
-        """A fresh engine. Options: fields of `Shape`."""
+    def core(self, draft: "Rig | None" = None, **options) -> EngineCore:
+        """A fresh engine. Options: fields of `Shape`. `draft`: the rig whose model drafts."""
         shape = Shape(**options)
         config = EngineConfig(
             model=ModelConfig(model=str(self.checkpoint.path), max_model_len=None),
@@ -179,7 +179,7 @@ class Rig:
         facts = replace(model_facts(config, self.checkpoint), max_length=self.length)
         resolved = replace(resolve(config, facts, device), max_num_batched_tokens=shape.budget)
         sizes = CoreSizes(num_blocks=shape.num_blocks, weight_bytes=0, kv_bytes=0)
-        runner = make_runner(resolved, self.model, self.backend)
+        runner = make_runner(resolved, self.model, self.backend, None if draft is None else draft.model)
         structured = Structured(self.text, self.checkpoint.spec.vocab_size, self.threads)
         return EngineCore(
             make_scheduler(resolved), runner, sizes, structured, self.model.rope.kv_domain, lambda: None

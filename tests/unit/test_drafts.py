@@ -236,6 +236,23 @@ def test_forms(text, method, depth):
 
 
 @pytest.mark.parametrize(
+    ("text", "method", "depth", "source"),
+    [
+        ("draft=smollm2:135m", "draft", None, "smollm2:135m"),
+        ("draft=smollm2:135m,depth=4", "draft", 4, "smollm2:135m"),
+        ("draft=/a=b, c/é.gguf", "draft", None, "/a=b, c/é.gguf"),
+        ("draft=/a=b, c/x,depth=2,depth=3", "draft", 3, "/a=b, c/x,depth=2"),
+        ("early-exit=4", "early-exit", None, "4"),
+        ("draft", "draft", None, ""),
+        ("draft,depth=2", "draft", 2, ""),
+    ],
+)
+def test_forms_of_methods_that_are_made_from_something(text, method, depth, source):
+    assert Speculation.parse(text) == Speculation(method, depth, source)
+    assert Speculation.parse(text).is_late
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("", "must be METHOD"),
@@ -245,10 +262,12 @@ def test_forms(text, method, depth):
         ("ngram,depth=0", r"in \[1, 16\], got 0"),
         ("ngram,depth=17", r"in \[1, 16\], got 17"),
         ("off,depth=2", "off has no depth"),
-        ("draft=smollm2:135m", "'draft' is not built"),
-        ("early-exit=4", "'early-exit' is not built"),
-        ("medusa=x", "'medusa' is not built"),
-        ("eagle=x,depth=2", "'eagle' is not built"),
+        ("ngram=4", "must be METHOD"),
+        ("draft=", "draft needs draft=MODEL, got ''"),
+        ("draft=,depth=2", "draft needs draft=MODEL, got ''"),
+        ("draft=a\nb", r"draft needs draft=MODEL, got 'a\\nb'"),
+        ("medusa=" + "x" * 5000, "medusa needs medusa=PATH"),
+        ("eagle=x,depth=17", r"in \[1, 16\], got 17"),
     ],
 )
 def test_other_forms_are_refused_by_name(text, says):
@@ -266,6 +285,9 @@ def test_other_forms_are_refused_by_name(text, says):
         ("ngram,depth=2", "auto", "ngram,depth=2"),
         ("suffix,depth=2", "suffix,depth=4", "suffix,depth=2"),
         ("suffix", "suffix,depth=4", "suffix,depth=4"),
+        ("draft", "draft=x", "draft=x"),
+        ("draft,depth=2", "draft=x,depth=4", "draft=x,depth=2"),
+        ("draft=x", "draft=x,depth=4", "draft=x,depth=4"),
     ],
 )
 def test_a_request_wishes_within_what_the_engine_has(wish, offered, gives):
@@ -280,6 +302,9 @@ def test_a_request_wishes_within_what_the_engine_has(wish, offered, gives):
         ("auto", "ngram", "only ngram runs here"),
         ("suffix", "ngram", "only ngram runs here"),
         ("ngram,depth=5", "ngram,depth=4", "at most 4 here, got 5"),
+        ("draft=x", "auto", "only auto runs here; start with --speculate draft=MODEL"),
+        ("ngram", "draft=x", "only draft runs here"),
+        ("draft=y", "draft=x", "draft was started with something else here; ask for draft or off"),
     ],
 )
 def test_a_wish_beyond_it_is_refused(wish, offered, says):

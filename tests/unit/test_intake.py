@@ -203,6 +203,8 @@ def test_a_request_is_drafted_only_as_the_engine_can():
     anything = Intake(text_of(), VOCAB, LIMIT, 7, Speculation.parse("auto"))
     for wish in ("off", "auto", "ngram", "suffix,depth=3"):
         assert prepare([5], anything, speculate=wish).requests[0].sampling.speculate == wish
-    with pytest.raises(RequestError, match="unknown method 'foo'; known: off, auto, ngram, suffix") as caught:
+    with pytest.raises(
+        RequestError, match="unknown method 'foo'; known: off, auto, ngram, suffix, draft"
+    ) as caught:
         prepare([5], anything, speculate="foo")
     assert caught.value.param == "speculate"

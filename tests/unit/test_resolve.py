@@ -197,8 +197,9 @@ def test_speculation_is_off_unless_asked_for_and_takes_rows_of_logits():
 @pytest.mark.parametrize(
     ("method", "says"),
     [
-        ("lookahead", "must be one of off, auto, ngram, suffix, got 'lookahead'"),
-        ("eagle=head.safetensors", "'eagle' is not built yet; take auto, ngram or suffix"),
+        ("lookahead", "must be one of off, auto, ngram, suffix.*, got 'lookahead'"),
+        ("draft", "draft needs draft=MODEL, got 'draft'"),
+        ("draft,depth=3", "draft needs draft=MODEL, got 'draft,depth=3'"),
         ("ngram,depth=99", r"depth must be in \[1, 16\], got 99"),
         ("ngram,5", "must be METHOD or METHOD,depth=K"),
     ],

@@ -1,7 +1,7 @@
 """The runner: `run(StepPlan) -> StepResult`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.base.clock import now_s
 from headrace.base.step import Row, RowResult, StepPlan, StepResult, Wants
@@ -64,6 +64,7 @@ class Runner:
         self._draws = Draws(parts.state, parts.backend)
         self._decode = Decode(parts.state, parts.pool, parts.backend, parts.rope_rows)
         geometry = parts.pool.geometry
+        self._planes = (parts.pool, *(parts.drafting.planes if parts.drafting else ()))
         self._token_bytes = geometry.block_bytes // geometry.block_size
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -91,10 +92,9 @@ class Runner:
         self._decode.forget()
         for row in plan.rows:
             self._state.update(row)
-            if row.num_drafts:
-                self._put_drafts(row)
-        pooled = [row for row in plan.rows if row.wants and row.wants & Wants.HIDDEN]
-        rows = [row for row in plan.rows if not row.wants & Wants.HIDDEN] if pooled else plan.rows
+        whole = self._with_drafts(plan.rows)
+        pooled = [row for row in whole if row.wants and row.wants & Wants.HIDDEN]
+        rows = [row for row in whole if not row.wants & Wants.HIDDEN] if pooled else whole
         outcomes = [Outcome() for _ in rows]
         bytes_read = operations = 0
         is_first = True
@@ -115,6 +115,8 @@ class Runner:
             bytes_read, operations = bytes_read + read, operations + done
             by_slot = {result.slot: result for result in (*results, *made)}
             results = [by_slot[row.slot] for row in plan.rows]
+        if whole is not plan.rows:
+            _tell_unmade(plan.rows, whole, results)
         return self._result(plan, results, began_s, bytes_read, operations)
 
     def _run_hidden(self, rows: Sequence[Row]) -> tuple[list[RowResult], int, int]:
@@ -173,7 +175,7 @@ class Runner:
                 self._hidden.begin(begin)
             if self._parts.slot_begins is not None:
                 self._parts.slot_begins(int(begin.slot), len(begin.request.prompt_ids))
-        apply(plan.moves, self._parts.pool)
+        apply(plan.moves, self._planes)
 
     def _close(self, row: Row, outcome: Outcome) -> RowResult:
         """Take drawn tokens into the slot."""
@@ -194,17 +196,34 @@ class Runner:
             prompt_logprobs=tuple(outcome.prompt_logprobs),
         )
 
-    def _put_drafts(self, row: Row) -> None:
-        """Write the drafts that a row checks behind its sequence.
+    def _with_drafts(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Write the drafts that rows check behind their sequences; rows shrink by those that were not made.
 
         Raises:
-            ValueError: the slot holds fewer.
+            ValueError: a slot holds fewer than were told.
         """
-        drafting, slot = self._parts.drafting, int(row.slot)
-        held = [] if drafting is None else drafting.held.get(slot, [])
-        if row.num_drafts > min(len(held), self._parts.max_drafts):
-            raise ValueError(f"slot {slot} is to check {row.num_drafts} drafts and holds {len(held)}")
-        self._state.draft(slot, held[: row.num_drafts])
+        checking = [row for row in rows if row.num_drafts]
+        if not checking:
+            return rows
+        drafting, most = self._parts.drafting, self._parts.max_drafts
+        late: list[tuple[int, int]] = []
+        if drafting is not None:
+            late = [(int(r.slot), min(r.num_drafts, most)) for r in checking if drafting.is_late(int(r.slot))]
+            if late:
+                drafting.propose_late(late)
+        is_late, found = {slot for slot, _ in late}, list(rows)
+        for i, row in enumerate(rows):
+            if not row.num_drafts:
+                continue
+            slot = int(row.slot)
+            held = [] if drafting is None else drafting.held.get(slot, [])
+            count = min(len(held), most, row.num_drafts)
+            if count < row.num_drafts:
+                if slot not in is_late:
+                    raise ValueError(f"slot {slot} is to check {row.num_drafts} drafts and holds {len(held)}")
+                found[i] = replace(row, count=row.count - row.num_drafts + count, num_drafts=count)
+            self._state.draft(slot, held[:count])
+        return found
 
     def _draft(self, drafting: Drafting, rows: Sequence[Row], results: list[RowResult]) -> None:
         """Compare the drafts that slots held with what was drawn, and propose new ones."""
@@ -220,6 +239,10 @@ class Runner:
             results[i] = result._replace(num_judged=judged, num_agreed=agreed)
             if not row.max_drafts:
                 continue
+            if drafting.is_late(slot):
+                promised = min(row.max_drafts, self._parts.max_drafts)
+                results[i] = results[i]._replace(num_drafts=promised)
+                continue
             if not is_known:
                 self._decode.forget()  # writes what was drawn to the slots
                 drafting.know(slot, state.tokens[slot, : state.num_tokens[slot]].tolist())
@@ -228,3 +251,10 @@ class Runner:
         if wanted:
             for i, count in zip(places, drafting.propose(wanted), strict=True):
                 results[i] = results[i]._replace(num_drafts=count)
+
+
+def _tell_unmade(planned: Sequence[Row], rows: Sequence[Row], results: list[RowResult]) -> None:
+    """Say in the results how many drafts rows lack of those planned."""
+    for i, (plan, row) in enumerate(zip(planned, rows, strict=True)):
+        if row is not plan:
+            results[i] = results[i]._replace(num_unmade=plan.num_drafts - row.num_drafts)

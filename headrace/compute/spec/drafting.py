@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from headrace.base.clock import now_s
 from headrace.base.request import Request
 from headrace.base.tasks import AUTO, OFF, Speculation
+from headrace.compute.runner.mover import Plane
 from headrace.compute.spec.proposer import Ask, Needs, Proposer
 
 
@@ -17,19 +18,23 @@ class Drafting:
     Args:
         proposers: by name.
         offered: what applies to requests that ask for nothing else.
+        planes: what the proposers keep per block.
 
     Raises:
         ValueError: a proposer needs what the runner does not give.
     """
 
-    def __init__(self, proposers: Mapping[str, Proposer], offered: Speculation) -> None:
+    def __init__(
+        self, proposers: Mapping[str, Proposer], offered: Speculation, planes: Sequence[Plane] = ()
+    ) -> None:
         for name, proposer in proposers.items():
-            if proposer.needs is not Needs.NOTHING:
+            if proposer.needs & ~Needs.BLOCKS:
                 raise ValueError(
                     f"proposer {name!r} needs {proposer.needs!r}, which the runner does not give"
                 )
         self._proposers = proposers
         self._offered = offered
+        self.planes = tuple(planes)
         self._order_by_method: dict[str, tuple[Proposer, ...]] = {OFF: ()}
         for name, proposer in proposers.items():
             self._order_by_method[name] = (proposer,)
@@ -37,7 +42,7 @@ class Drafting:
         self._order_by_slot: dict[int, tuple[Proposer, ...]] = {}
         self._ids_by_slot: dict[int, list[int]] = {}
         self.held: dict[int, list[int]] = {}
-        """Drafts by slot, of the step before."""
+        """Drafts by slot: of the step before, or made late for this one."""
         self._spent_s = 0.0
 
     def begin(self, slot: int, request: Request) -> None:
@@ -54,6 +59,23 @@ class Drafting:
             proposer.end(slot)
         self._ids_by_slot.pop(slot, None)
         self.held.pop(slot, None)
+
+    def is_late(self, slot: int) -> bool:
+        """Whether the slot's drafts are made at the start of the step that checks them."""
+        order = self._order_by_slot.get(slot)
+        return bool(order) and bool(order[0].needs & Needs.BLOCKS)
+
+    def propose_late(self, wanted: Sequence[tuple[int, int]]) -> None:
+        """Make the drafts of these (slot, most), whose blocks are there, and hold them."""
+        began_s = now_s()
+        asks_by_proposer: dict[int, tuple[Proposer, list[Ask]]] = {}
+        for slot, most in wanted:
+            proposer = self._order_by_slot[slot][0]
+            asks_by_proposer.setdefault(id(proposer), (proposer, []))[1].append(Ask(slot, (), most))
+        for proposer, asks in asks_by_proposer.values():
+            for ask, drafts in zip(asks, proposer.propose(asks), strict=True):
+                self.held[ask.slot] = drafts[: ask.most]
+        self._spent_s += now_s() - began_s
 
     def agree(self, slot: int, tokens: Sequence[int]) -> tuple[int, int]:
         """Compare drawn tokens with the drafts held for them, checked or not.

@@ -1,10 +1,29 @@
-"""What a proposer of drafts is."""
+"""What a proposer of drafts is, and when it is asked.
+
+Two kinds. Those of `proposers/` look at tokens only and cost next to nothing: they are asked at the end of a
+step, and how many of their drafts the next row checks is decided afterwards, knowing them. Those of
+`drafters/` compute (`Needs.BLOCKS`): they promise as many drafts as are wanted, and are asked at the start of
+the step that checks them, for exactly as many as are checked. So the time of drafting is part of the time of
+that step, its price covers drafting without knowing of it (`host/sched/drafts`), and nothing is computed that
+is not checked.
+
+    step N      rows draw; late drafts are promised            RowResult.num_drafts
+    plan N+1    rows get as many as pay, with their blocks     Row.num_drafts, new_blocks
+    step N+1    moves, tables; `propose`; the rows check       RowResult.num_unmade: promised and not made
+
+What a drafter works with is `kit.DraftKit`: backend, target, slots, and block tables. KV of its own lies in a
+plane beside the target's (`DraftKit.add_plane`): as many blocks, the same ids and tables, moved along with
+them, so that copies on write, cached prefixes, forks and preemption need nothing else. A plane may hold less
+than the target's: what a drafter finds unfilled it computes.
+"""
 
 from collections.abc import Callable, Sequence
 from enum import IntFlag
 from typing import NamedTuple, Protocol
 
 from headrace.base.registry import Registry
+from headrace.base.tasks import AUTO, OFF, SOURCES
+from headrace.compute.spec.kit import DraftKit
 
 
 class Needs(IntFlag):
@@ -13,6 +32,8 @@ class Needs(IntFlag):
     NOTHING = 0
     HIDDEN = 1
     """The target's hidden states."""
+    BLOCKS = 2
+    """The blocks of the row that will check the drafts: it is asked at the start of that step."""
 
 
 class Ask(NamedTuple):
@@ -20,7 +41,10 @@ class Ask(NamedTuple):
 
     slot: int
     ids: Sequence[int]
-    """All its tokens. Between two asks of a stay in a slot it only grows at its end."""
+    """All its tokens. Between two asks of a stay in a slot it only grows at its end.
+
+    Empty for those that need blocks: `kit.state` has the tokens, `num_tokens` of them.
+    """
     most: int
     """Most drafts, at least 1."""
 
@@ -51,3 +75,15 @@ class Proposer(Protocol):
 PROPOSERS: Registry[Callable[[], Proposer]] = Registry(
     "method of speculation", "headrace.compute.spec.proposers", "PROPOSER"
 )
+"""One proposer per file; the file's name is what `--speculate` takes."""
+
+DRAFTERS: Registry[Callable[[DraftKit], Proposer]] = Registry(
+    "method of speculation", "headrace.compute.spec.drafters", "DRAFTER"
+)
+"""One drafter per file; the file's name, with `-` for `_`, is what `--speculate` takes before `=`."""
+
+
+def methods() -> tuple[str, ...]:
+    """Every method that a setting or request may name."""
+    built = DRAFTERS.names()
+    return (OFF, AUTO, *PROPOSERS.names(), *(name for name in SOURCES if name.replace("-", "_") in built))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from headrace.base.clock import cpu_s, now_s
-from headrace.base.config import KVConfig, ModelConfig, ScheduleConfig
+from headrace.base.config import KVConfig, ModelConfig, ScheduleConfig, SpeculateConfig
 from headrace.base.ids import BlockId, RequestId, SlotId
 from headrace.base.request import Request, SamplingParams
 from headrace.base.step import Row, SlotBegin, StepPlan
@@ -154,6 +154,7 @@ def _runner(
         model=ModelConfig(model=resolved.config.model.model, max_model_len=length),
         kv=KVConfig(block_size=_BLOCK, dtype=resolved.config.kv.dtype, num_blocks=MAX_KEYS // _BLOCK + 64),
         schedule=ScheduleConfig(max_num_seqs=MAX_ROWS, max_num_batched_tokens=512),
+        speculate=SpeculateConfig(),
     )
     device = DeviceFacts(
         backend=resolved.backend,

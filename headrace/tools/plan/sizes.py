@@ -48,13 +48,14 @@ def sizes_of(resolved: Resolved, available_bytes: int, context: int | None) -> S
     """
     geometry, shape = resolved.geometry, resolved.step_shape
     tokens = resolved.num_blocks * geometry.block_size
-    weights = resolved.model.weight_bytes(resolved.backend)
+    drafts = resolved.model.draft
+    weights = sum(m.weight_bytes(resolved.backend) for m in (resolved.model, drafts) if m is not None)
     idle = IDLE_BYTES + VOCAB_ENTRY_BYTES * shape.vocab_size
     contexts = (context,) if context else (*CONTEXTS, resolved.max_model_len)
     found = sorted({c for c in contexts if c <= resolved.max_model_len})
     return Sizes(
         weight_bytes=weights,
-        kv_token_bytes=-(-geometry.block_bytes // geometry.block_size),
+        kv_token_bytes=-(-resolved.kv_bytes // tokens),
         kv_pool_bytes=resolved.kv_bytes,
         activation_bytes=shape.step_bytes,
         process_bytes=shape.working_bytes - shape.step_bytes,

@@ -111,7 +111,9 @@ class Depth:
         """A row of a sequence is committed."""
         if not result.tokens:
             return
-        self.counts["drafts_proposed"] += result.num_drafts
+        num_checked -= result.num_unmade
+        # those that are made late are made for their check
+        self.counts["drafts_proposed"] += num_checked if self._offered.is_late else result.num_drafts
         if result.num_judged:
             track.rates.learn(result.num_judged, result.num_agreed)
             self._common.learn(result.num_judged, result.num_agreed)
@@ -133,6 +135,8 @@ class Depth:
 
     def observe(self, num_rows: int, num_drafts: int, result: StepResult) -> float:
         """A step that only decoded is over; returns the seconds that it would have taken without drafts."""
+        if num_drafts and any(row.num_unmade for row in result.rows):
+            return result.seconds  # a prompt was taken in for drafts: the price of nothing that comes again
         self._price.observe(num_rows, num_drafts, result.seconds)
         if not num_drafts:
             return result.seconds

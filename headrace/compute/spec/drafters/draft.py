@@ -1,0 +1,172 @@
+"""Drafts of a smaller model, whose keys and values lie in a plane beside the target's.
+
+What the model has computed of a sequence is known by slot (`_Seen`) and by block: a block that holds keys and
+values of a whole block of tokens is stamped with the key of all tokens up to its end. So a sequence that
+finds its prompt in the prefix cache, forks, or comes back after preemption finds what the draft model
+computed before, and nobody else needs to know: a stamp that does not fit means that the tokens are computed
+again.
+
+Prompts are taken in when drafts are first wanted, not with the target's chunks: where drafting does not pay,
+and for answers that end before it begins, the draft model then costs nothing. They are taken in `INTAKE`
+tokens at a time, in steps whose rows check no drafts, so that nobody waits long.
+
+Speculative decoding with a draft model: Leviathan, Kalman and Matias 2023 (arXiv:2211.17192), Chen et al.
+2023 (arXiv:2302.01318).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headrace.compute.ops.api import KVPool
+from headrace.compute.spec.chain import Chain
+from headrace.compute.spec.kit import CATCH_UP, INTAKE, DraftKit
+from headrace.compute.spec.proposer import Ask, Needs
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the model has computed of the sequence in a slot."""
+
+    num_computed: int = 0
+    """Tokens of the sequence, drafts apart."""
+    stamps: list[int] = field(default_factory=list[int])
+    """Of its whole blocks among them."""
+    drafts: list[int] = field(default_factory=list[int])
+    """Computed behind these tokens."""
+
+
+class Stamps:
+    """The stamp of each block; 0: the block holds nothing that could be named."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._stamps = [0] * num_blocks
+
+    def __getitem__(self, block: int) -> int:
+        return self._stamps[block]
+
+    def __setitem__(self, block: int, stamp: int) -> None:
+        self._stamps[block] = stamp
+
+    def copy(self, src: int, dst: int) -> None:
+        """See `Plane.copy`."""
+        self._stamps[dst] = self._stamps[src]
+
+    def fill(self, block: int, value: float) -> None:
+        """See `Plane.fill`."""
+        del value
+        self._stamps[block] = 0
+
+
+class DraftModel:
+    """See the module's page.
+
+    Args:
+        kit: with the draft model.
+
+    Raises:
+        ValueError: there is none.
+    """
+
+    needs = Needs.BLOCKS
+    auto_place = 2
+
+    def __init__(self, kit: DraftKit) -> None:
+        model = kit.model
+        if model is None:
+            raise ValueError("the method draft was chosen and no draft model was loaded")
+        geometry = kit.pool.geometry
+        pool: KVPool = kit.add_plane(model.geometry(geometry.block_size, geometry.dtype))
+        model.shift_keys(pool)
+        self._state = kit.state
+        self._block_size = geometry.block_size
+        self._chain = Chain(kit, kit.backend.compile(model.forward, kit.limits, pool), pool)
+        self._seen_by_slot: dict[int, _Seen] = {}
+        self._stamps = Stamps(kit.pool.num_blocks)
+        kit.planes.append(self._stamps)
+        self.num_taken_in = 0
+        """Tokens of sequences computed since start, drafts apart."""
+
+    def begin(self, slot: int) -> None:
+        """Forget the slot."""
+        self._seen_by_slot.pop(slot, None)
+
+    end = begin
+
+    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+        """Drafts for each ask; none for those whose tokens have to be taken in first."""
+        seen = [self._look(ask.slot) for ask in asks]
+        lacks = [
+            int(self._state.num_tokens[a.slot]) - s.num_computed for a, s in zip(asks, seen, strict=True)
+        ]
+        ready = [i for i, lack in enumerate(lacks) if lack <= CATCH_UP]
+        self._take_in(
+            [(asks[i].slot, seen[i], lacks[i] - 1) for i in range(len(asks)) if lacks[i] > CATCH_UP]
+        )
+        starts = [seen[i].num_computed for i in ready]
+        for i in ready:
+            self._unstamp(asks[i].slot, seen[i], lacks[i] + asks[i].most - 1)
+        made = self._chain.propose([asks[i] for i in ready], starts)
+        found: list[list[int]] = [[] for _ in asks]
+        for i, drafts in zip(ready, made, strict=True):
+            found[i] = drafts
+            seen[i].num_computed += lacks[i]
+            seen[i].drafts = drafts[:-1]
+            self.num_taken_in += lacks[i]
+        return found
+
+    def _take_in(self, spans: list[tuple[int, _Seen, int]]) -> None:
+        """Compute tokens of these (slot, seen, count), as many as a step may."""
+        left, pieces = INTAKE, list[tuple[int, int, int]]()
+        for slot, seen, wanted in spans:
+            count = min(wanted, left)
+            if count:
+                pieces.append((slot, seen.num_computed, count))
+                self._unstamp(slot, seen, count)
+                seen.num_computed += count
+                left -= count
+        self._chain.take_in(pieces)
+        self.num_taken_in += INTAKE - left
+
+    def _look(self, slot: int) -> _Seen:
+        """What is known of a slot by now: of the drafts before, those that were accepted are computed."""
+        seen = self._seen_by_slot.get(slot)
+        if seen is None:
+            seen = self._seen_by_slot[slot] = _Seen()
+            self._find(slot, seen)
+            return seen
+        ids, at = self._state.tokens[slot], seen.num_computed
+        for draft in seen.drafts:  # the token drawn after those that were accepted is never among them
+            if ids[at] != draft:
+                break
+            at += 1
+        seen.num_computed, seen.drafts = at, []
+        table = self._state.tables[slot]
+        for block in range(len(seen.stamps), at // self._block_size):
+            stamp = self._next_stamp(slot, seen)
+            seen.stamps.append(stamp)
+            self._stamps[int(table[block])] = stamp
+        return seen
+
+    def _find(self, slot: int, seen: _Seen) -> None:
+        """Pass over the blocks that hold what would be computed; one token is left to draw behind."""
+        table, most = self._state.tables[slot], (int(self._state.num_tokens[slot]) - 1) // self._block_size
+        while len(seen.stamps) < most:
+            stamp = self._next_stamp(slot, seen)
+            if self._stamps[int(table[len(seen.stamps)])] != stamp:
+                break
+            seen.stamps.append(stamp)
+        seen.num_computed = len(seen.stamps) * self._block_size
+
+    def _next_stamp(self, slot: int, seen: _Seen) -> int:
+        first = len(seen.stamps) * self._block_size
+        tokens = self._state.tokens[slot, first : first + self._block_size].tobytes()
+        return hash((seen.stamps[-1] if seen.stamps else 0, tokens)) or 1
+
+    def _unstamp(self, slot: int, seen: _Seen, count: int) -> None:
+        """The next `count` tokens are written: what their blocks held is gone."""
+        table, size = self._state.tables[slot], self._block_size
+        for block in range(seen.num_computed // size, -(-(seen.num_computed + count) // size)):
+            self._stamps[int(table[block])] = 0
+
+
+DRAFTER = DraftModel

@@ -1,0 +1,48 @@
+"""Puts the proposers of an engine together."""
+
+from dataclasses import dataclass
+
+from headrace.base.tasks import AUTO, Speculation
+from headrace.compute.models.load import LoadedModel
+from headrace.compute.ops.api import Backend, KVPool
+from headrace.compute.runner.state import DeviceState
+from headrace.compute.spec.drafting import Drafting
+from headrace.compute.spec.kit import DraftKit, draft_limits
+from headrace.compute.spec.proposer import DRAFTERS, PROPOSERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafted:
+    """What drafts are made for, and what drafters may use of it."""
+
+    model: LoadedModel
+    backend: Backend
+    pool: KVPool
+    state: DeviceState
+
+
+def make_drafting(offered: Speculation, target: Drafted, draft: LoadedModel | None = None) -> Drafting | None:
+    """The proposers that these settings ask for.
+
+    Args:
+        offered: the setting.
+        target: what is drafted for.
+        draft: the draft model, for the method that has one.
+    """
+    if not offered.is_on:
+        return None
+    if not offered.is_late:
+        names = PROPOSERS.names() if offered.method == AUTO else (offered.method,)
+        return Drafting({name: PROPOSERS.get(name)() for name in names}, offered)
+    slots, width = target.state.tables.shape
+    kit = DraftKit(
+        backend=target.backend,
+        state=target.state,
+        target=target.model,
+        pool=target.pool,
+        limits=draft_limits(width, slots),
+        source=offered.source,
+        model=draft,
+    )
+    drafter = DRAFTERS.get(offered.method.replace("-", "_"))(kit)
+    return Drafting({offered.method: drafter}, offered, kit.planes)

@@ -1,0 +1,44 @@
+"""The setting `speculate.method`, read and checked."""
+
+from headrace.base.errors import ConfigError, RequestError
+from headrace.base.tasks import SOURCES, Speculation
+from headrace.compute.spec.proposer import methods
+
+PARAM = "speculate.method"
+
+
+def offered(asked: str) -> Speculation:
+    """What the setting asks for.
+
+    Raises:
+        ConfigError: another form, a method that there is not, or one without what it is made from.
+    """
+    try:
+        found = Speculation.parse(asked)
+    except RequestError as error:
+        raise ConfigError(error.message, param=PARAM) from error
+    known = methods()
+    if found.method not in known:
+        raise ConfigError(f"{PARAM} must be one of {', '.join(known)}, got {found.method!r}", param=PARAM)
+    if found.is_late and not found.source:
+        raise ConfigError(
+            f"{PARAM}: {found.method} needs {found.method}={SOURCES[found.method]}, got {asked!r:.80}",
+            param=PARAM,
+        )
+    return found
+
+
+def reason_of(found: Speculation) -> str:
+    """Why this holds, for the table of settings."""
+    if not found.is_on:
+        return "the default"
+    if found.depth is not None:
+        return "asked for"
+    return "asked for; each row checks as many drafts as pay by what is measured"
+
+
+def about_draft(description: str, *, is_small: bool) -> str:
+    """What the table of settings says of a draft model."""
+    if is_small:
+        return description
+    return f"{description}; warning: not smaller than the model, so drafting with it cannot pay"
