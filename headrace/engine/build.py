@@ -21,6 +21,7 @@ from headrace.compute.device.limits import machine_limits
 from headrace.compute.models.load import LoadedModel, load_model
 from headrace.compute.ops.api import Backend
 from headrace.compute.ops.bind import choose, choose_backend, head_sizes
+from headrace.compute.ops.facts import backend_facts
 from headrace.compute.runner.hidden import HiddenPass
 from headrace.compute.runner.runner import Runner, RunnerParts
 from headrace.compute.runner.state import DeviceState
@@ -216,9 +217,8 @@ def start_backend(resolved: Resolved, phases: Phases) -> Backend:
         ConfigError: it cannot start.
     """
     with phases.phase("backend"):
-        isa = resolved.isa if resolved.backend == "native" else "auto"
         graphs = resolved.config.device.graphs
-        return choose_backend(resolved.backend, isa, resolved.threads, graphs=graphs)
+        return choose_backend(resolved.backend, resolved.isa, resolved.threads, graphs=graphs)
 
 
 def build_core(
@@ -276,7 +276,7 @@ def step_model(resolved: Resolved, checkpoint: Checkpoint, weight_bytes: int) ->
         geometry.block_bytes // geometry.block_size,
         is_float=checkpoint.weights.matrix("layers.0.gate.weight").type_name in FLOAT_TYPES,
     )
-    probe = resolved.backend == "native"
+    probe = backend_facts(resolved.backend).is_fast
     return StepModel(shape, machine_limits(resolved.threads, resolved.isa, probe=probe))
 
 

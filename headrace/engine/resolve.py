@@ -10,6 +10,7 @@ from headrace.base.config import AccessConfig, EngineConfig
 from headrace.base.errors import ConfigError, ShapeError
 from headrace.base.tasks import OFF, Speculation
 from headrace.compute.ops.api import KVGeometry, StepLimits
+from headrace.compute.ops.facts import backend_facts
 from headrace.compute.ops.heads import HeadSizes
 from headrace.compute.spec.kit import draft_limits
 from headrace.engine.drafts.wish import about_draft, offered, reason_of
@@ -51,8 +52,8 @@ class ModelFacts:
     """The model that drafts for it."""
 
     def weight_bytes(self, backend: str) -> int:
-        """Memory of the weights: as stored in packed form, or float32 in the reference backend."""
-        return 4 * self.parameters if backend == "reference" else self.stored_bytes
+        """Memory of the weights: as stored in packed form, or float32 where a backend keeps no other."""
+        return self.stored_bytes if backend_facts(backend).keeps_weights else 4 * self.parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,11 +200,9 @@ def _with_kv_format(config: EngineConfig, backend: str, notes: _Notes) -> Engine
     if asked != "auto":
         notes.add("kv.dtype", asked, asked, "asked for")
         return config
-    value, reason = "f16", "what the reference backend is held against"
-    if backend == "native":
-        value, reason = "int16", "prefills long prompts faster than f16, in the same memory and as precisely"
-    notes.add("kv.dtype", asked, value, reason)
-    return replace(config, kv=replace(config.kv, dtype=value))
+    facts = backend_facts(backend)
+    notes.add("kv.dtype", asked, facts.kv_dtype, facts.kv_reason)
+    return replace(config, kv=replace(config.kv, dtype=facts.kv_dtype))
 
 
 def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Resolved:
@@ -268,7 +267,7 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
 
 def _note_device(config: EngineConfig, device: DeviceFacts, notes: _Notes) -> None:
     asked, reasons = config.device, [*device.reasons, "", "", ""]
-    is_slow = device.backend == "reference" and asked.backend == "auto"
+    is_slow = asked.backend == "auto" and not backend_facts(device.backend).is_fast
     notes.add("device.backend", asked.backend, device.backend, reasons[0], falls_short=is_slow)
     notes.add("device.isa", asked.isa, device.isa, reasons[1])
     notes.add("device.threads", asked.threads, device.threads, reasons[2])

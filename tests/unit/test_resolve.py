@@ -1,7 +1,10 @@
 """Settings to concrete values: reasons, limits, and refusals that say what would fit."""
 
 import re
+import sys
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -16,6 +19,10 @@ from headrace.base.config import (
 from headrace.base.errors import ConfigError
 from headrace.base.tasks import Speculation
 from headrace.compute.ops.bind import head_sizes
+from headrace.compute.ops.facts import BackendFacts
+from headrace.compute.ops.heads import HeadSizes
+from headrace.engine import build as build_module
+from headrace.engine import resolve as resolve_module
 from headrace.engine.resolve import DeviceFacts, ModelFacts, geometry_of, resolve
 from headrace.engine.sizing import WORKING_BYTES
 
@@ -55,6 +62,28 @@ def test_auto_values_have_reasons():
     assert {"auto"} == {s.asked for s in found.settings if s.name.startswith("schedule.")}
     table = found.table()
     assert all(s.name in table and s.reason in table for s in found.settings)
+
+
+def test_a_new_backend_needs_no_word_of_the_engine(monkeypatch):
+    """What differs between backends stands in their folders: settings follow from what one says of itself."""
+    for keeps_weights, weights in ((True, MODEL.stored_bytes), (False, 4 * MODEL.parameters)):
+        said = BackendFacts(
+            heads=HeadSizes(step=2, most=64),
+            keeps_weights=keeps_weights,
+            kv_dtype="int8",
+            kv_reason="because",
+            is_fast=False,
+        )
+        module = ModuleType("facts")
+        module.FACTS = said
+        monkeypatch.setitem(sys.modules, "headrace.compute.ops.backends.imagined.facts", module)
+        monkeypatch.setitem(sys.modules, "headrace.compute.ops.backends.imagined", ModuleType("imagined"))
+        found = resolve(config(), MODEL, replace(DEVICE, backend="imagined", heads=head_sizes("imagined")))
+        assert found.geometry.dtype == "int8"
+        assert next(s.reason for s in found.settings if s.name == "kv.dtype") == "because"
+        assert found.model.weight_bytes(found.backend) == weights
+    for file in (resolve_module, build_module):
+        assert not re.search(r"""["'](native|reference)["']""", Path(file.__file__).read_text())
 
 
 @pytest.mark.parametrize("size", [4, 36, 264, 512])

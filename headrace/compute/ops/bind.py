@@ -15,6 +15,7 @@ from headrace.base.errors import ConfigError
 from headrace.compute.device.kinds.cpu import detect
 from headrace.compute.ops.api import Backend
 from headrace.compute.ops.backends.reference.backend import ReferenceBackend
+from headrace.compute.ops.facts import backend_facts
 from headrace.compute.ops.heads import HeadSizes
 from headrace.compute.ops.self_test import self_test
 
@@ -55,8 +56,7 @@ def available_isas() -> tuple[str, ...]:
 
 def head_sizes(name: str) -> HeadSizes:
     """What attention of a backend takes; `name` is that of a `Choice`."""
-    heads: HeadSizes = import_module(f"headrace.compute.ops.backends.{name}.heads").HEADS
-    return heads
+    return backend_facts(name).heads
 
 
 def choose(name: str = "auto", isa: str = "auto", threads: int | None = None) -> Choice:

@@ -1,7 +1,4 @@
-"""Which head sizes a backend's attention takes: known before anything is loaded or started.
-
-Each backend says so in its `heads.py`, which imports nothing of its kernels.
-"""
+"""Which head sizes a backend's attention takes: known before anything is loaded or started (`facts`)."""
 
 from dataclasses import dataclass
 

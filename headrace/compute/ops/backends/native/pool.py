@@ -7,7 +7,7 @@ import numpy as np
 from headrace import _native
 from headrace.base.errors import ShapeError
 from headrace.compute.ops.api import F32, KV_BITS, KVGeometry
-from headrace.compute.ops.backends.native.heads import HEADS
+from headrace.compute.ops.backends.native.facts import FACTS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +48,7 @@ class NativeKVPool:
             raise ShapeError(
                 f"a KV pool needs layers, block size, KV heads, head size and blocks of at least 1: {shape}"
             )
-        HEADS.check(geometry.head_size)
+        FACTS.heads.check(geometry.head_size)
         try:
             self.memory = _native.kv_memory(geometry.dtype, shape)
         except (MemoryError, ValueError) as error:
