@@ -79,9 +79,8 @@ class ReferenceKV:
         size = self.geometry.block_size
         first, last = begin // size, (end - 1) // size + 1
         cut = slice(begin - first * size, end - first * size)
-        shape = (-1, self.geometry.kv_heads, self.geometry.head_size)
-        keys = self._keys.get((layer, table[first:last])).reshape(shape)[cut]
-        values = self._values.get((layer, table[first:last])).reshape(shape)[cut]
+        index = (layer, table[first:last])
+        keys, values = self._keys.get(index, cut), self._values.get(index, cut)
         return keys + self._shift(layer, np.arange(begin, end, dtype=np.int32)), values
 
 
@@ -146,6 +145,11 @@ def _norm_steps(x: F32, top: F32) -> F32:
     return top * np.maximum(norm * np.float32(1 / np.float32(46300)), np.float32(1 / np.float32(32766)))
 
 
+def _tokens(blocks: NDArray[Any], cut: slice | None) -> NDArray[Any]:
+    """Those tokens of blocks [B, S, K, D] that are in `cut`, [N, K, D]; the blocks as they are for None."""
+    return blocks if cut is None else blocks.reshape(-1, *blocks.shape[2:])[cut]
+
+
 class _Floats:
     """Values as they are, rounded to a float type."""
 
@@ -153,9 +157,9 @@ class _Floats:
         self._array = np.zeros(shape, dtype)
         self.arrays: list[NDArray[Any]] = [self._array]
 
-    def get(self, index: tuple) -> F32:
-        """Copies of the values at `index`, float32."""
-        return self._array[index].astype(np.float32)
+    def get(self, index: tuple, cut: slice | None = None) -> F32:
+        """Copies of the values at `index`, float32; of several blocks the tokens in `cut`."""
+        return _tokens(self._array[index], cut).astype(np.float32)
 
     def put(self, index: tuple, values: F32) -> None:
         """Store float32 values at `index`."""
@@ -174,9 +178,9 @@ class _Codes:
         self._scales = np.zeros((*shape[:-1], 1), np.float32)
         self.arrays: list[NDArray[Any]] = [self._codes, self._scales]
 
-    def get(self, index: tuple) -> F32:
-        """The values at `index` as codes give them back, float32."""
-        stored = self._codes[index] * self._scales[index]
+    def get(self, index: tuple, cut: slice | None = None) -> F32:
+        """The values at `index` as codes give them back, float32; of several blocks the tokens in `cut`."""
+        stored = _tokens(self._codes[index], cut) * _tokens(self._scales[index], cut)
         return rotate(stored, self._run) * np.float32(1 / self._run)
 
     def put(self, index: tuple, values: F32) -> None:

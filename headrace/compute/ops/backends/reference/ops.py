@@ -136,12 +136,13 @@ def attend(query: F32, keys: F32, values: F32, params: AttentionParams) -> F32:
     """[H, D]: one query [H, D] over keys and values [N, K, D]; head h uses KV head h // (H / K)."""
     share = params.heads // params.kv_heads
     out = np.empty_like(query)
-    for head in range(params.heads):
-        own_keys = np.ascontiguousarray(keys[:, head // share])
-        own_values = np.ascontiguousarray(values[:, head // share].T)
-        scores = np.dot(own_keys, np.ascontiguousarray(query[head])) * np.float32(params.scale)
-        if params.softcap is not None:
-            scores = np.float32(params.softcap) * np.tanh(scores / np.float32(params.softcap))
-        weights = np.exp(scores - scores.max())
-        out[head] = np.dot(own_values, weights) / weights.sum(dtype=np.float64).astype(np.float32)
+    for kv_head in range(params.kv_heads):
+        own_keys = np.ascontiguousarray(keys[:, kv_head])
+        own_values = np.ascontiguousarray(values[:, kv_head].T)
+        for head in range(kv_head * share, (kv_head + 1) * share):
+            scores = np.dot(own_keys, np.ascontiguousarray(query[head])) * np.float32(params.scale)
+            if params.softcap is not None:
+                scores = np.float32(params.softcap) * np.tanh(scores / np.float32(params.softcap))
+            weights = np.exp(scores - scores.max())
+            out[head] = np.dot(own_values, weights) / weights.sum(dtype=np.float64).astype(np.float32)
     return out
