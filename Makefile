@@ -4,9 +4,11 @@ VENV    ?= .venv
 DEV     ?= .venv-dev
 MODEL   ?= smollm2:135m
 ARGS    ?=
+JOBS    ?= -n 2 --dist loadfile
 PIP_RUN  = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 PIP_DEV  = $(DEV)/bin/python -m pip install --quiet --disable-pip-version-check
-SOURCES  = pyproject.toml CMakeLists.txt $(shell find native headrace -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name '*.txt')
+SOURCES  = pyproject.toml CMakeLists.txt $(shell find native headrace -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name '*.txt' -o -name '*.cmake')
+BUILT    = $(shell ls -t $(CURDIR)/build/cp*/libheadrace_core.a 2> /dev/null | head -1)
 
 .PHONY: help serve generate install dev test check lint types imports unit native-test native-test-arm sanitize fuzz docs bench bench-build bench-techniques bench-peers clean
 
@@ -28,6 +30,7 @@ generate: install   ## one answer (ARGS='"The capital of France is" --max-tokens
 	$(VENV)/bin/headrace generate $(MODEL) $(ARGS)
 
 # ---- development: torch and transformers are oracles in tests ----
+# JOBS: tests run in two processes, a file in one of them; more would lack cores on small machines (JOBS= for one).
 $(DEV)/.ready: pyproject.toml
 	test -x $(DEV)/bin/python || $(PYTHON) -m venv $(DEV)
 	$(PIP_DEV) 'torch==2.13.0'
@@ -42,7 +45,7 @@ $(DEV)/.built: $(DEV)/.ready $(SOURCES)
 dev: $(DEV)/.built   ## development environment, kernels compiled
 
 test: check native-test   ## everything: check, then conformance, engine, golden, serve, planted, fuzz, native
-	$(DEV)/bin/python -m pytest tests/conformance tests/engine tests/golden tests/serve tests/planted tests/fuzz
+	$(DEV)/bin/python -m pytest $(JOBS) tests/conformance tests/engine tests/golden tests/serve tests/planted tests/fuzz
 
 check: lint types imports unit   ## lint, types, import floors, unit, property and architecture tests
 
@@ -57,12 +60,12 @@ imports: dev
 	$(DEV)/bin/lint-imports --no-cache
 
 unit: dev
-	$(DEV)/bin/python -m pytest tests/unit tests/property tests/arch
+	$(DEV)/bin/python -m pytest $(JOBS) tests/unit tests/property tests/arch
 
 native-test: dev   ## kernels of each instruction set against the scalar definition
 	@mkdir -p build
-	$(DEV)/bin/cmake -S . -B build/native -DHEADRACE_NATIVE_TESTS=ON -DPython_EXECUTABLE=$(abspath $(DEV))/bin/python \
-	    -DCMAKE_BUILD_TYPE=Release > build/native.log 2>&1 || (cat build/native.log; exit 1)
+	$(DEV)/bin/cmake -S . -B build/native -DHEADRACE_NATIVE_TESTS=ON -DCMAKE_BUILD_TYPE=Release \
+	    -DPython_EXECUTABLE=$(abspath $(DEV))/bin/python -DHEADRACE_CORE=$(BUILT) > build/native.log 2>&1 || (cat build/native.log; exit 1)
 	$(DEV)/bin/cmake --build build/native --parallel 2
 	$(DEV)/bin/ctest --test-dir build/native --output-on-failure
 
@@ -119,8 +122,8 @@ bench: bench-build   ## limits, bare engine, servers under load, against the ins
 
 bench-build: dev ## the probe of the machine's limits
 	@mkdir -p build
-	$(DEV)/bin/cmake -S . -B build/native -DHEADRACE_NATIVE_BENCH=ON -DPython_EXECUTABLE=$(abspath $(DEV))/bin/python \
-	    -DCMAKE_BUILD_TYPE=Release > build/native.log 2>&1 || (cat build/native.log; exit 1)
+	$(DEV)/bin/cmake -S . -B build/native -DHEADRACE_NATIVE_BENCH=ON -DCMAKE_BUILD_TYPE=Release \
+	    -DPython_EXECUTABLE=$(abspath $(DEV))/bin/python -DHEADRACE_CORE=$(BUILT) > build/native.log 2>&1 || (cat build/native.log; exit 1)
 	$(DEV)/bin/cmake --build build/native --parallel 2 --target bench_limits
 
 bench-techniques: install  ## the README's table: what each technique gains here (MODEL=smollm2:135m)
