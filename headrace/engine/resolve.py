@@ -14,6 +14,7 @@ from headrace.compute.ops.facts import backend_facts
 from headrace.compute.ops.heads import HeadSizes
 from headrace.compute.spec.kit import draft_limits
 from headrace.engine.drafts.wish import about_draft, offered, reason_of
+from headrace.engine.settings.notes import Notes, Setting
 from headrace.engine.sizing import NOTHING_BESIDE, Beside, PoolPlan, StepShape, plan_pool
 
 DEFAULT_SEQS = 64
@@ -70,18 +71,6 @@ class DeviceFacts:
     memory_reason: str
     heads: HeadSizes = field(default_factory=HeadSizes)
     """Head sizes that the backend's attention takes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """A resolved setting: what was asked for, what holds, and why."""
-
-    name: str
-    asked: str
-    value: str
-    reason: str
-    falls_short: bool = False
-    """Less than was asked for, or than would be good: worth a look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,27 +151,6 @@ class Resolved:
         return "\n".join(lines)
 
 
-class _Notes:
-    """Collects the settings with their reasons."""
-
-    def __init__(self) -> None:
-        self.settings: list[Setting] = []
-
-    def add(self, name: str, asked: object, value: object, reason: str, *, falls_short: bool = False) -> None:
-        text = "auto" if asked is None else str(asked)
-        self.settings.append(
-            Setting(name=name, asked=text, value=str(value), reason=reason, falls_short=falls_short)
-        )
-
-    def pick(self, name: str, asked: int | None, default: int, reason: str, most: int) -> int:
-        """The asked value, or the default; both between 1 and `most`."""
-        value = default if asked is None else asked
-        if not 1 <= value <= most:
-            raise ConfigError(f"{name} must be in [1, {most}], got {value}", param=name)
-        self.add(name, asked, value, reason if asked is None else "asked for")
-        return value
-
-
 def geometry_of(config: EngineConfig, model: ModelFacts) -> KVGeometry:
     """Shape of the KV pool that these settings ask for."""
     return KVGeometry(
@@ -194,7 +162,7 @@ def geometry_of(config: EngineConfig, model: ModelFacts) -> KVGeometry:
     )
 
 
-def _with_kv_format(config: EngineConfig, backend: str, notes: _Notes) -> EngineConfig:
+def _with_kv_format(config: EngineConfig, backend: str, notes: Notes) -> EngineConfig:
     """The settings with a concrete format of keys and values."""
     asked = config.kv.dtype
     if asked != "auto":
@@ -211,7 +179,7 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
     Raises:
         ConfigError: impossible values or combinations; the message says what would fit.
     """
-    notes = _Notes()
+    notes = Notes()
     notes.add("model", config.model.model, model.name, model.description)
     _note_device(config, device, notes)
     _check_watch(config)
@@ -265,7 +233,7 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
     )
 
 
-def _note_device(config: EngineConfig, device: DeviceFacts, notes: _Notes) -> None:
+def _note_device(config: EngineConfig, device: DeviceFacts, notes: Notes) -> None:
     asked, reasons = config.device, [*device.reasons, "", "", ""]
     is_slow = asked.backend == "auto" and not backend_facts(device.backend).is_fast
     notes.add("device.backend", asked.backend, device.backend, reasons[0], falls_short=is_slow)
@@ -290,7 +258,7 @@ def _num_logits(seqs: int, tokens: int, drafts: int) -> int:
     return max(seqs + drafts, min(REPORT_LOGITS, tokens))
 
 
-def _note_speculation(config: EngineConfig, model: ModelFacts, notes: _Notes) -> None:
+def _note_speculation(config: EngineConfig, model: ModelFacts, notes: Notes) -> None:
     asked, draft = config.speculate.method, model.draft
     found = offered(asked)
     notes.add("speculate.method", asked, asked, reason_of(found))
@@ -356,7 +324,7 @@ def _fit_context(
     return capacity, f"the KV pool holds {capacity} tokens; the model could use {length[0]}"
 
 
-def _step_tokens(config: EngineConfig, seqs: int, notes: _Notes) -> int:
+def _step_tokens(config: EngineConfig, seqs: int, notes: Notes) -> int:
     schedule = config.schedule
     tokens = notes.pick(
         "schedule.max_num_batched_tokens",
@@ -374,7 +342,7 @@ def _step_tokens(config: EngineConfig, seqs: int, notes: _Notes) -> int:
     return tokens
 
 
-def _limits(config: EngineConfig, notes: _Notes) -> dict[str, float]:
+def _limits(config: EngineConfig, notes: Notes) -> dict[str, float]:
     schedule = config.schedule
     asked_ms = schedule.prefill_step_ms
     step_ms = DEFAULT_PREFILL_STEP_MS if asked_ms is None else asked_ms

@@ -25,7 +25,7 @@ from headrace.base.metrics import e2el_s, itls_s, tpot_s, ttft_s
 from headrace.base.tasks import MAX_DEPTH
 from headrace.engine.cost.meter import PHASES
 from headrace.engine.outputs import EngineHealth, EngineStats, RequestOutput
-from headrace.engine.resolve import Setting
+from headrace.engine.settings.notes import Setting
 from headrace.serve.front.record import Answered, Record, current_answered
 from headrace.serve.front.waits import Waits
 from headrace.serve.pages.recent import Recent

@@ -17,7 +17,7 @@ from headrace.base.terms import Terms, caller_terms
 from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.chat.prompt import ChatOptions, ChatPrompt
 from headrace.engine.outputs import ChoiceDelta, EngineHealth, EngineStats, RequestOutput, Usage
-from headrace.engine.resolve import Setting
+from headrace.engine.settings.notes import Setting
 from headrace.engine.timelines.store import TimelineStore
 from headrace.serve.address import bind, url_of
 from headrace.serve.app import build_app
