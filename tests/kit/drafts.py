@@ -52,6 +52,9 @@ def scripted(say: Callable[[Sequence[int]], Sequence[int]]) -> Drafting:
 class Machine:
     """A runner in virtual time whose drafts agree by the throw of a die.
 
+    What is counted are the tokens and seconds that its steps take on average: the controller sees its luck,
+    and is judged by what it chose.
+
     Args:
         rate: (slot, step) -> chance that a draft agrees, each on its own.
         cost: (rows, drafts) -> seconds of a step.
@@ -64,7 +67,8 @@ class Machine:
         self._rng = Random(seed)
         self._held: dict[int, list[bool]] = {}
         self.time_s = 0.0
-        self.num_tokens = 0
+        self.num_tokens = 0.0
+        self.mean_s = 0.0
         self.depths: list[int] = []
         """Drafts checked, step by step."""
 
@@ -72,14 +76,14 @@ class Machine:
         results, rng = [], self._rng
         for row in plan.rows:
             held = self._held.get(row.slot, [])
+            rate = self._rate(row.slot, len(self.depths))
             checked = held[: row.num_drafts]
             accepted = next((i for i, is_right in enumerate(checked) if not is_right), len(checked))
             judged = min(len(held), accepted + 1)
             agreed = next((i for i in range(judged) if not held[i]), judged)
-            rate = self._rate(row.slot, len(self.depths))
             made = [rng.random() < rate for _ in range(min(row.max_drafts, self._most))]
             self._held[row.slot] = made
-            self.num_tokens += accepted + 1
+            self.num_tokens += sum(rate**i for i in range(row.num_drafts + 1))
             results.append(
                 RowResult(
                     row.slot,
@@ -91,8 +95,10 @@ class Machine:
                 )
             )
         num_drafts = sum(row.num_drafts for row in plan.rows)
-        seconds = self._cost(len(plan.rows), num_drafts) * (1 + rng.uniform(-self._noise, self._noise))
+        mean_s = self._cost(len(plan.rows), num_drafts)
+        seconds = mean_s * (1 + rng.uniform(-self._noise, self._noise))
         self.time_s += seconds
+        self.mean_s += mean_s
         self.depths.append(num_drafts)
         return StepResult(step=plan.step, rows=tuple(results), seconds=seconds)
 
@@ -101,17 +107,27 @@ def simulate(machine: Machine, speculation: Speculation, rows: int, steps: int, 
     """Tokens per second of `rows` endless answers after `warm` steps; the real scheduler decides."""
     ledger = KVLedger(64 * rows, 1024, prefix_cache=False)
     limits = ScheduleLimits(max_num_seqs=rows, max_num_batched_tokens=512)
-    drafts = Depth(speculation, 64) if speculation.is_on else None
+    drafts = Depth(speculation, ROOM) if speculation.is_on else None
     scheduler = Scheduler(ledger, POLICY(ScheduleConfig()), limits, lambda: 1.0 + machine.time_s, drafts)
     for i in range(rows):
         sampling = SamplingParams(max_tokens=60_000, seed=0)
         request = Request(request_id=RequestId(f"r{i}"), prompt_ids=(1, 2), sampling=sampling)
         scheduler.add_group((request,))
-    began = (0.0, 0)
+    began = (0.0, 0.0)
     for step in range(steps + warm):
         if step == warm:
-            began = machine.time_s, machine.num_tokens
+            began = machine.mean_s, machine.num_tokens
         plan = scheduler.plan()
         assert plan is not None
         scheduler.commit(machine.run(plan))
-    return (machine.num_tokens - began[1]) / (machine.time_s - began[0])
+    return (machine.num_tokens - began[1]) / (machine.mean_s - began[0])
+
+
+ROOM = 64
+"""Most drafts of a simulated step."""
+
+
+def fixed_speed(rate: float, cost: Callable[[int, int], float], rows: int, depth: int) -> float:
+    """Tokens per second of rows that check `depth` drafts each; each draft agrees by the chance `rate`."""
+    depth = min(depth, ROOM // rows)
+    return rows * sum(rate**i for i in range(depth + 1)) / cost(rows, rows * depth)

@@ -12,6 +12,7 @@ every `RARELY`th row.
 """
 
 from collections.abc import Sequence as Items
+from functools import partial
 
 from headrace.base.request import Request
 from headrace.base.step import RowResult, StepResult
@@ -38,10 +39,12 @@ After `RETRY` steps without, then after twice as many as if they were cheaper st
 """
 RETRY = 128
 EXPLORE = 32
-"""While drafts are checked, half as many more are now and then, for the same reason.
+"""While drafts are checked, half as many more are every so many steps, for the same reason.
 
-After 4, 8, 16 steps, and then every so many.
+In the middle between, the number near the best that was measured least: curves have steps between points.
 """
+EXPLORE_FIRST = (4, 8, 16)
+"""And after so many steps."""
 PATIENCE = 12
 """Rows without a gain before a sequence is asked more rarely."""
 _COUNTS = (
@@ -174,8 +177,12 @@ class Depth:
         if not self._is_checking:
             return 0
         steps = self._num_alike
-        explores = steps % EXPLORE == 0 if steps >= EXPLORE else steps in (4, 8, 16)
-        return min(most, best + best // 2 + 1) if explores else best
+        if steps % EXPLORE == 0 if steps >= EXPLORE else steps in EXPLORE_FIRST:
+            return min(most, best + best // 2 + 1)
+        near = [n for n in _near(best) if n <= most]
+        if steps <= EXPLORE or (steps - EXPLORE // 2) % EXPLORE or not near:
+            return best
+        return min(near, key=partial(self._price.count, num_rows))
 
     def _hope(self) -> float:
         """What the price of drafts is multiplied by."""
@@ -202,6 +209,13 @@ def _wish_of(request: Request, offered: Speculation) -> Speculation:
         return NO_SPECULATION
     asked = request.sampling.speculate
     return offered if asked is None else Speculation.parse(asked).within(offered)
+
+
+def _near(best: int) -> tuple[int, ...]:
+    """Numbers of drafts that may be better than the one that seems best, the most telling first."""
+    far = max(1, best // 4)
+    found = best - 1, best + 1, 2 * best + 1, best - far, best + far
+    return tuple(n for n in found if n > 0)
 
 
 def _useful(seq: Sequence) -> int:

@@ -49,6 +49,10 @@ class Curve:
             return None
         return max(0.0, (seconds[known[-1]] - seconds[known[0]]) / (known[-1] - known[0]))
 
+    def count(self, num_drafts: int) -> int:
+        """How often so many drafts were observed."""
+        return self._counts.get(num_drafts, 0)
+
     def observe(self, num_drafts: int, seconds: float, slope_s: float | None = None) -> None:
         """Learn from one step; `slope_s` is that of another curve."""
         self._num_since_plain = self._num_since_plain + 1 if num_drafts else 0
@@ -119,6 +123,11 @@ class StepPrice:
             return [1.0 + FIRST_SLOPE * n / num_rows for n in range(most + 1)]
         plain = curve.seconds(0, self._slope_s)
         return [curve.seconds(n, self._slope_s) / plain for n in range(most + 1)]
+
+    def count(self, num_rows: int, num_drafts: int) -> int:
+        """How often such a step was observed."""
+        curve = self._curve_by_rows.get(num_rows)
+        return 0 if curve is None else curve.count(num_drafts)
 
     def ratio(self, num_rows: int, num_drafts: int) -> float:
         """The last one of `ratios`, once a step was observed."""
