@@ -18,6 +18,7 @@ from headrace.base.errors import ConfigError, HeadraceError, RequestError
 from headrace.base.registry import Registry
 
 COMMANDS: Registry[Callable[..., None]] = Registry("command", "headrace.cli.commands", "command")
+WRONG = 2
 GC_THRESHOLD = (50_000, 20, 20)
 """Loading makes hundreds of thousands of objects that stay; looking through them again takes long."""
 
@@ -41,6 +42,11 @@ def _run(arguments: list[str]) -> None:
     except HeadraceError as error:
         print(f"headrace: {error.message}", file=sys.stderr)
         sys.exit(2 if isinstance(error, (ConfigError, RequestError)) else 1)
+    except SystemExit as ended:
+        if ended.code == WRONG:
+            for hint in hints(arguments):
+                print(hint, file=sys.stderr)
+        raise
     except MemoryError as error:
         print(f"headrace: out of memory ({error}); take a smaller model or KV pool", file=sys.stderr)
         sys.exit(1)
@@ -49,6 +55,20 @@ def _run(arguments: list[str]) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+
+
+def hints(arguments: Sequence[str]) -> list[str]:
+    """Of flags that are spelled as their settings are named, how they are spelled."""
+    from headrace.base.config import all_settings
+
+    flags = {f"--{info.flag}" for info in all_settings()}
+    found: list[str] = []
+    for info in all_settings():
+        names = {f"--{info.section}.{info.name}", f"--{info.section}-{info.name}".replace("_", "-")}
+        names.add(f"--{info.name}".replace("_", "-"))
+        asked = [a for a in (argument.partition("=")[0] for argument in arguments) if a in names - flags]
+        found += [f"{name}: the setting {info.section}.{info.name} is --{info.flag}" for name in asked]
+    return found
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:

@@ -14,6 +14,7 @@ import pytest
 from headrace.base import clock
 from headrace.base.config import EngineConfig, KVConfig, ModelConfig
 from headrace.base.grammar import Grammar
+from headrace.base.ids import RequestId
 from headrace.base.metrics.timeline import Timeline
 from headrace.base.request import Request, SamplingParams
 from headrace.base.terms import Tenant, Terms
@@ -74,7 +75,7 @@ class Engine:
             max_tokens=max_tokens, temperature=0.0, seed=0, speculate=more.pop("speculate", None)
         )
         more.setdefault("arrival_s", clock.now_s())
-        request = Request(request_id=name, prompt_ids=tuple(prompt), sampling=sampling, **more)
+        request = Request(request_id=RequestId(name), prompt_ids=tuple(prompt), sampling=sampling, **more)
         (self.core.hold if hold else self.core.add)((request,))
         return request
 
@@ -82,8 +83,9 @@ class Engine:
         for _ in range(count):
             news = self.core.step()
             for delta in news.deltas if news is not None else ():
-                if delta.finish is not None and delta.timing is not None:
-                    self.found[delta.request_id] = delta.timing.timeline
+                told = delta.timing and delta.timing.timeline
+                if told is not None:
+                    self.found[delta.request_id] = told
 
     def run(self) -> None:
         while self.core.has_work:
@@ -132,7 +134,7 @@ def test_waiting_for_a_grammar_is_queue_grammar(jumps: Jumps) -> None:
     plain = replace(
         SamplingParams(max_tokens=3, temperature=0.0, seed=0), structured=Grammar.regex("[ab]{2}")
     )
-    request = Request(request_id="r", prompt_ids=(5, 6), sampling=plain, arrival_s=clock.now_s())
+    request = Request(request_id=RequestId("r"), prompt_ids=(5, 6), sampling=plain, arrival_s=clock.now_s())
     e.core.hold((request,))
     with e.before(e.core.structured, "compile"):
         matchers = e.core.structured.compile((request,))
@@ -176,12 +178,12 @@ def test_a_prompt_that_is_shared_is_queue_leader(jumps: Jumps) -> None:
     e = Engine(jumps, budget=4)
     prompt = range(3, 15)
     first = Request(
-        request_id="a",
+        request_id=RequestId("a"),
         prompt_ids=tuple(prompt),
         sampling=SamplingParams(max_tokens=2, temperature=0.0, seed=0),
         arrival_s=clock.now_s(),
     )
-    e.core.add((first, replace(first, request_id="a.1", leader="a")))
+    e.core.add((first, replace(first, request_id=RequestId("a.1"), leader=first.request_id)))
     with e.computing():
         e.run()
     only(e.found["a.1"], "queue:leader")

@@ -1,8 +1,10 @@
 """`headrace bench` against a live server and over real sockets."""
 
 import json
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from tests.serve.conftest import Live
@@ -27,6 +29,22 @@ def test_a_live_server_is_measured(live_server: Live, tmp_path: Path) -> None:
         assert row["due_s"] <= row["sent_s"] < row["events_s"][0] <= row["events_s"][-1] <= row["end_s"]
         assert row["output_tokens"] == 8
     assert page.read_text().count("<svg") >= 5
+
+
+def test_a_load_that_is_interrupted_tells_what_there_was(live_server: Live, tmp_path: Path) -> None:
+    told = tmp_path / "load.json"
+    ask = ("--num-requests", "4000", "--input-tokens", "8", "--output-tokens", "4", "--warmup", "0")
+    command = [sys.executable, "-m", "headrace.cli.main", "bench", "serve", "--url", live_server.url, *ask]
+    process = subprocess.Popen([*command, "--json", str(told)], stdout=subprocess.PIPE, text=True)
+    threading.Event().wait(4.0)
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Interrupted: requests that were under way are not among these." in text
+    facts = json.loads(told.read_text())
+    assert 0 < facts["completed"] == facts["sent"] == len(facts["requests"]) < 4000
+    assert facts["failures"] == {}
+    assert facts["seconds"] > 0.1
 
 
 def test_what_the_server_refuses_ends_in_one_line(live_server: Live) -> None:

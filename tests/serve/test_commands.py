@@ -52,9 +52,23 @@ def test_chat_keeps_the_conversation(smollm2_path: Path) -> None:
     assert "Traceback" not in talk.stderr
 
 
+def test_a_flag_spelled_as_its_setting_is_told_how_it_is_spelled() -> None:
+    for wrong in ("--kv-pool-bytes", "--pool-bytes=5", "--kv.pool_bytes"):
+        told = run("serve", "x", wrong, "5")
+        assert told.returncode == 2
+        name = wrong.partition("=")[0]
+        assert f"{name}: the setting kv.pool_bytes is --kv-cache-memory-bytes" in told.stderr
+    plain = run("serve", "x", "--no-such-flag")
+    assert "the setting" not in plain.stderr
+
+
 def test_inspect_reads_headers_only(smollm2_path: Path) -> None:
     facts = json.loads(run("inspect", str(smollm2_path), "--json").stdout)
-    assert facts["spec"]["kv_bytes_per_token"] == 30 * 2 * 3 * 64 * 2
+    each = facts["spec"]["kv_bytes_per_token"]
+    assert each["f16"] == 30 * 2 * 3 * 64 * 2
+    assert each["f32"] == 2 * each["f16"]
+    assert each["f16"] < each["int16"] < 1.02 * each["f16"]  # scales besides
+    assert each["int8"] < 0.54 * each["f16"]
     assert facts["parameters"] == 134_515_008
     assert sum(facts["bytes_by_type"].values()) < facts["file_bytes"]
     assert facts["tokenizer"]["vocab_size"] == 49152

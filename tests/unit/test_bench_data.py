@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -209,7 +210,12 @@ def test_ramps_and_comparisons_are_told_in_words():
     text = tables.ramp_markdown(whole_ramp())
     assert "The highest level that held: 1 users. Saturated at 2 users: full." in text
     assert tables.ramp_json(whole_ramp())["sustained"] == 1
+    assert "| load (users) | answered (requests/s) |" in text
+    assert "| within the SLO | saturated because |" in text
+    broken_off = replace(whole_ramp(), is_cut=True)
+    assert "held: 1 users. Interrupted: higher levels were not tried." in tables.ramp_markdown(broken_off)
     compared = tables.comparison_markdown(whole_comparison())
+    assert "| B better by a factor of |" in compared
     assert compared.count("no difference shown") == 7
     assert "5 of A, 5 of B" in compared
     facts = tables.comparison_json(whole_comparison())

@@ -12,7 +12,7 @@ from headrace.engine.build import make_scheduler
 from headrace.engine.resolve import DeviceFacts, ModelFacts, resolve
 from headrace.engine.sizing import WORKING_BYTES
 from headrace.tools.plan.planning import disturbance
-from headrace.tools.plan.report import saturation, traffic_of
+from headrace.tools.plan.report import saturation, tables_of, traffic_of
 from headrace.tools.plan.simulate import simulate
 from headrace.tools.plan.sizes import IDLE_BYTES, VOCAB_ENTRY_BYTES, sizes_of
 from headrace.tools.plan.traffic import Traffic, asks, span
@@ -240,3 +240,11 @@ def test_spans_and_bytes_are_read():
     assert parse_bytes("123") == 123
     with pytest.raises(ConfigError, match="memory"):
         parse_bytes("much")
+
+
+def test_a_report_is_told_in_tables_with_a_column_for_each_figure():
+    speed = {"prefill": [], "decode": [{"sequences": 1, "tpot_ms": 5.25}, {"sequences": 2, "tpot_ms": 6.0}]}
+    values, decode = tables_of({"model": "m", "memory": {"kv_pool_bytes": 3 << 20}, "speed": speed})
+    assert values == (("what", "value"), [("model", "m"), ("memory.kv_pool_bytes", "3 MiB")])
+    assert decode.header == ("speed.decode", "sequences", "tpot_ms")
+    assert decode.rows == [("", "1", "5.25"), ("", "2", "6")]

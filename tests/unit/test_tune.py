@@ -123,6 +123,21 @@ def test_a_question_that_stays_open_leaves_time_for_the_last_comparison():
     assert found.best == {"schedule.max_num_seqs": 16}
 
 
+def test_what_was_found_is_confirmed_before_more_is_tried_and_a_short_budget_is_told_as_such():
+    """Pairs of 10 s: five for the first knob, five for the last comparison, none for the second knob."""
+    score: Callable[[Point], float] = lambda p: 2.0 if "kv.prefix_cache" in p else 1.0  # noqa: E731
+    found = search(Machine(score, noise=0.01, pair_s=10.0), budget=100.0)
+    assert found.best == {"kv.prefix_cache": False}
+    assert [len(t.ratios) for t in found.trials] == [5, 0, 0, 5]
+    assert found.is_out_of_time
+    assert found.needed_s == 200.0
+    assert "it takes --budget 200 or more" in report.conclusion(found)
+    short = search(Machine(score, noise=0.01, pair_s=10.0), budget=70.0)
+    assert not short.best
+    assert [len(t.ratios) for t in short.trials] == [5, 0, 0, 2]
+    assert short.needed_s == 70.0 + (5 + 5 + 3) * 10.0
+
+
 def test_starting_servers_is_no_measuring(monkeypatch: pytest.MonkeyPatch):
     moments = [0.0]
 

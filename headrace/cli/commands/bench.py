@@ -47,6 +47,10 @@ IgnoreEos = Annotated[
 Repeat = Annotated[int, typer.Option("--repeat", help="Repetitions that are measured.")]
 
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
+
 @dataclass(frozen=True, slots=True)
 class Files:
     """Where results go; checked before anything is measured."""
@@ -104,7 +108,8 @@ def serve(  # noqa: PLR0913 - one parameter per flag
     files = Files(json_file, markdown, plot)
     files.check()
     client = Client(Target.from_url(url, api_key))
-    asyncio.run((_ramp if ramp else _serve)(client, model, asked, files))
+    if asyncio.run((_ramp if ramp else _serve)(client, model, asked, files)):
+        raise typer.Exit(INTERRUPTED)
 
 
 async def _ready(client: Any, model: str | None, asked: Any) -> Any:
@@ -116,7 +121,9 @@ async def _ready(client: Any, model: str | None, asked: Any) -> Any:
     return wish
 
 
-async def _serve(client: Any, model: str | None, asked: Any, files: Files) -> None:
+async def _serve(client: Any, model: str | None, asked: Any, files: Files) -> bool:
+    """Measure; what there is by then is told of a load that is interrupted. Whether it was."""
+    from headrace.tools.bench.drive import cut
     from headrace.tools.bench.report import charts, tables
     from headrace.tools.bench.run import described, measure
     from headrace.tools.bench.summary import summarize
@@ -125,7 +132,18 @@ async def _serve(client: Any, model: str | None, asked: Any, files: Files) -> No
         begin("warm-up")
         wish = await _ready(client, model, asked)
         begin(described(asked.plan))
-        load = await measure(client, wish, asked.plan, count)
+        done: list[Any] = []
+
+        def keep(outcome: Any) -> None:
+            done.append(outcome)
+            count(outcome)
+
+        try:
+            load = await measure(client, wish, asked.plan, keep)
+        except asyncio.CancelledError:
+            if not done:
+                raise
+            load = cut(done)
     summary = summarize(load, asked.plan.slo)
     facts = tables.summary_json(summary) | {"requests": tables.requests_json(load)}
     title = f"{wish.model} at {client.target.host}:{client.target.port}: {described(asked.plan)}"
@@ -133,9 +151,11 @@ async def _serve(client: Any, model: str | None, asked: Any, files: Files) -> No
     if not summary.completed:
         first = load.outcomes[0]
         raise RequestError(f"no request was completed; the first: {first.failure}: {first.detail}")
+    return load.is_cut
 
 
-async def _ramp(client: Any, model: str | None, asked: Any, files: Files) -> None:
+async def _ramp(client: Any, model: str | None, asked: Any, files: Files) -> bool:
+    """Raise the load; the levels that were through are told when it is interrupted. Whether it was."""
     from headrace.tools.bench.ramp import ramp
     from headrace.tools.bench.report import charts, tables
     from headrace.tools.bench.run import described
@@ -147,6 +167,7 @@ async def _ramp(client: Any, model: str | None, asked: Any, files: Files) -> Non
         found = await ramp(client, wish, asked.plan, lambda level: begin(f"{level:.4g} {unit}"), count)
     title = f"{wish.model} at {client.target.host}:{client.target.port}: {described(asked.plan)}, raised"
     files.write(title, tables.ramp_json(found), tables.ramp_markdown(found), charts.of_ramp(found))
+    return found.is_cut
 
 
 @command.command("compare")

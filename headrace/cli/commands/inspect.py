@@ -4,6 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
+_BLOCK = 16
+
 
 def command(
     model: Annotated[str, typer.Argument(help="Catalogue name, .gguf file, checkpoint directory or hub id.")],
@@ -37,9 +39,20 @@ def command(
 
 
 def _spec(spec: Any) -> dict[str, Any]:
-    """The decoder in numbers; KV bytes are those of 16-bit keys and values of one token."""
+    """The decoder in numbers; KV bytes are those of one token, as the pool of blocks of 16 is allocated."""
+    from headrace.compute.ops.api import KV_BITS, KVGeometry
+
     layer = spec.layers[0]
-    kv = sum(2 * one.attention.kv_heads * one.attention.head_size * 2 for one in spec.layers)
+    shape = {"layers": len(spec.layers), "kv_heads": layer.attention.kv_heads}
+    sizes = {
+        dtype: -(
+            -KVGeometry(
+                **shape, head_size=layer.attention.head_size, block_size=_BLOCK, dtype=dtype
+            ).block_bytes
+            // _BLOCK
+        )
+        for dtype in sorted(KV_BITS)
+    }
     windows = sorted({one.attention.window for one in spec.layers if one.attention.window is not None})
     return {
         "family": spec.family,
@@ -54,7 +67,7 @@ def _spec(spec: Any) -> dict[str, Any]:
         "rope": f"{layer.attention.rope.kind}, base {layer.attention.rope.base:g}",
         "windows": windows,
         "tied_embeddings": spec.tied_embeddings,
-        "kv_bytes_per_token": kv,
+        "kv_bytes_per_token": sizes,
     }
 
 

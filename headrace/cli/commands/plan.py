@@ -96,7 +96,7 @@ def parse_bytes(text: str) -> int:
 
 
 def _print(report: dict[str, Any], as_json: bool) -> None:
-    from headrace.tools.plan.report import rows_of
+    from headrace.tools.plan.report import tables_of
 
     if as_json:
         from json import dumps
@@ -106,6 +106,9 @@ def _print(report: dict[str, Any], as_json: bool) -> None:
     from headrace.cli.tables import print_table
 
     notes = report.pop("notes")
-    print_table(("what", "value"), rows_of(report))
+    for number, table in enumerate(tables_of(report)):
+        if number:
+            print()
+        print_table(*table)
     for note in notes:
         print(note)

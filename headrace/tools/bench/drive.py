@@ -24,11 +24,23 @@ class Load:
     """When the last answer was over."""
     loop_lags_s: list[float] = field(default_factory=list[float])
     """How late the event loop of this client was, probed 64 times a second."""
+    is_cut: bool = False
+    """It was interrupted; requests that were under way are not in it."""
 
     @property
     def seconds(self) -> float:
         """From the start to the end of the last answer."""
         return self.end_s - self.start_s
+
+
+def cut(outcomes: Sequence[Outcome]) -> Load:
+    """A load that was interrupted: the answers that were over by then, from the first that was due.
+
+    Raises:
+        ValueError: there are none.
+    """
+    ordered = sorted(outcomes, key=lambda outcome: (outcome.due_s, outcome.sent_s))
+    return Load(ordered, ordered[0].due_s, max(o.end_s for o in ordered), is_cut=True)
 
 
 async def closed_loop(

@@ -5,6 +5,7 @@ constant latency both rates are equal, however long it is: a short run does not 
 saturated when more users bring less than 5 % more tokens a second. Either: more than 5 % of requests fail.
 """
 
+import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -48,6 +49,8 @@ class Ramp:
     unit: str
     """`requests/s` or `users`."""
     steps: tuple[Step, ...]
+    is_cut: bool = False
+    """It was interrupted; the level that was under way is not in it."""
 
     @property
     def sustained(self) -> Step | None:
@@ -75,17 +78,24 @@ async def ramp(
     if plan.speed is not None or (plan.arrivals is not None and math.isinf(plan.arrivals.rate)):
         raise RequestError("--ramp raises a finite --rate or --concurrency", param="ramp")
     steps: list[Step] = []
+    is_cut = False
     for number in range(MAX_STEPS):
         level, at = _raised(plan, number)
         if at.users is not None and at.users > MAX_USERS:
             break
         if on_step is not None:
             on_step(level)
-        load = await measure(client, wish, at.seeded(plan.dataset.seed + number), on_done)
+        try:
+            load = await measure(client, wish, at.seeded(plan.dataset.seed + number), on_done)
+        except asyncio.CancelledError:
+            if not steps:
+                raise
+            is_cut = True
+            break
         steps.append(_step(level, load, at, steps[-1] if steps else None))
         if steps[-1].reason:
             break
-    return Ramp("users" if plan.users is not None else "requests/s", tuple(steps))
+    return Ramp("users" if plan.users is not None else "requests/s", tuple(steps), is_cut)
 
 
 def _raised(plan: Plan, number: int) -> tuple[float, Plan]:

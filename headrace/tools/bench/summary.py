@@ -117,7 +117,9 @@ def summarize(load: Load, slo: Slo | None = None) -> Summary:
         good_requests=goodput(found, slo, load.seconds) if slo else None,
         good_share=sum(map(slo.is_met, found)) / sent if slo and sent else None,
     )
-    warnings = tuple(_warnings(tokens, latencies, failures, len(load.outcomes)))
+    warnings = _warnings(tokens, latencies, failures, len(load.outcomes))
+    if load.is_cut:
+        warnings.insert(0, "Interrupted: requests that were under way are not among these.")
     return Summary(
         seconds=load.seconds,
         sent=len(load.outcomes),
@@ -126,7 +128,7 @@ def summarize(load: Load, slo: Slo | None = None) -> Summary:
         latencies=latencies,
         tokens=tokens,
         rates=rates,
-        warnings=warnings,
+        warnings=tuple(warnings),
     )
 
 

@@ -1,7 +1,7 @@
-"""What `headrace plan` prints: plain data, and rows of a table."""
+"""What `headrace plan` prints: plain data, and tables."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from headrace.base.metrics import Latency, Slo, goodput, percentile, queue_s, throughput
 from headrace.compute.device.limits import Limits
@@ -14,6 +14,13 @@ PROMPTS = (128, 512, 2048, 8192)
 PERCENTILES = (50, 95, 99)
 SERVED_SHARE = 0.9
 """Of the requests asked for; engines that serve fewer fall behind."""
+
+
+class Table(NamedTuple):
+    """A header, the title in its first cell, and rows."""
+
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
 
 
 def memory_of(sizes: Sizes) -> dict[str, Any]:
@@ -124,21 +131,26 @@ def _spread(seconds: Iterable[float]) -> dict[str, float]:
     return {f"p{q}": 1e3 * percentile(values, q) for q in PERCENTILES} if values else {}
 
 
-def rows_of(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """The report as rows (what, value)."""
-    rows: list[tuple[str, str]] = []
-    for name, value in report.items():
+def tables_of(report: dict[str, Any]) -> list[Table]:
+    """The report as tables: single values first, then each list with a column for each of its figures."""
+    values: list[tuple[str, ...]] = []
+    lists: list[Table] = []
+    _collect("", report, values, lists)
+    return [Table(("what", "value"), values), *lists]
+
+
+def _collect(path: str, found: dict[str, Any], values: list[tuple[str, ...]], lists: list[Table]) -> None:
+    for name, value in found.items():
+        whole = f"{path}{name}"
         if isinstance(value, dict):
-            rows += [(f"{name}.{inner}", text) for inner, text in rows_of(value)]  # pyright: ignore[reportUnknownArgumentType]
+            _collect(f"{whole}.", cast("dict[str, Any]", value), values, lists)
         elif isinstance(value, list):
-            rows += [(f"{name}", _line(item)) for item in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            items = cast("list[dict[str, Any]]", value)
+            if items:
+                rows = [("", *(_shown(n, v) for n, v in item.items())) for item in items]
+                lists.append(Table((whole, *items[0]), rows))
         else:
-            rows.append((name, _shown(name, value)))
-    return rows
-
-
-def _line(item: Any) -> str:
-    return ", ".join(f"{name} {_shown(name, value)}" for name, value in item.items())
+            values.append((whole, _shown(name, value)))
 
 
 def _shown(name: str, value: Any) -> str:

@@ -20,7 +20,9 @@ def markdown(found: Found, rules: Rules) -> str:
 def conclusion(found: Found) -> str:
     """One or two sentences."""
     time = f"{found.seconds:.0f} s of measuring"
-    short = " The time was over before all was tried; `--budget` gives more." if found.is_out_of_time else ""
+    short = ""
+    if found.is_out_of_time:
+        short = f" The time was over before all was decided; it takes --budget {found.needed_s:.0f} or more."
     start = said(found.start)
     if found.best == found.start:
         stays = "The defaults stay" if not found.start else f"What was given stays ({start})"

@@ -58,6 +58,8 @@ class Found:
     seconds: float
     is_out_of_time: bool
     start: Point
+    needed_s: float = 0.0
+    """A budget that would have sufficed for what was not tried or not decided, at the least."""
 
 
 OnPair = Callable[[Trial], None]
@@ -99,7 +101,7 @@ class Search:
             for value in knob.values:
                 trial = self._duel(
                     Trial(knob.setting, best, dict(best) | {knob.setting: value}),
-                    self._budget_s * (1 - CONFIRMING),
+                    self._budget_s - self._reserve_s(is_needed=best != self._start),
                 )
                 if trial.verdict is Verdict.BETTER:
                     best = trial.second
@@ -107,7 +109,20 @@ class Search:
             confirmed = self._duel(Trial("", self._start, best), self._budget_s)
             if confirmed.verdict is not Verdict.BETTER:
                 best = self._start
-        return Found(best, tuple(self._trials), self._spent_s, self._is_out_of_time, self._start)
+        return Found(
+            best, tuple(self._trials), self._spent_s, self._is_out_of_time, self._start, self._needed_s()
+        )
+
+    def _reserve_s(self, *, is_needed: bool) -> float:
+        """Seconds for the last comparison: when there is one, enough for a verdict."""
+        least_s = self._rules.least_pairs * self._longest_s if is_needed else 0.0
+        return max(CONFIRMING * self._budget_s, least_s)
+
+    def _needed_s(self) -> float:
+        short = [t for t in self._trials if t.verdict is Verdict.OPEN]
+        missing = sum(max(1, self._rules.least_pairs - len(t.ratios)) for t in short)
+        confirming = 0 if any(not t.knob for t in self._trials) else self._rules.least_pairs
+        return self._spent_s + (missing + confirming) * self._longest_s
 
     def _duel(self, trial: Trial, until_s: float) -> Trial:
         self._trials.append(trial)

@@ -138,13 +138,13 @@ def ramp_markdown(ramp: Ramp) -> str:
             )
         )
     header = (
-        ramp.unit,
-        "completed/s",
-        "output tok/s",
+        f"load ({ramp.unit})",
+        "answered (requests/s)",
+        "output (tok/s)",
         "TTFT p50 / p99 (ms)",
         "TPOT p50 (ms)",
-        "good",
-        "saturated",
+        "within the SLO",
+        "saturated because",
     )
     return table(header, rows) + "\n\n" + ramp_sentence(ramp) + "\n"
 
@@ -155,6 +155,8 @@ def ramp_sentence(ramp: Ramp) -> str:
     first = (
         "No level held." if held is None else f"The highest level that held: {held.level:.4g} {ramp.unit}."
     )
+    if ramp.is_cut:
+        return f"{first} Interrupted: higher levels were not tried."
     if not ramp.is_saturated:
         return f"{first} The server was not saturated: begin higher, or ask more requests at each level."
     return f"{first} Saturated at {ramp.steps[-1].level:.4g} {ramp.unit}: {ramp.steps[-1].reason}."
@@ -173,7 +175,9 @@ def comparison_markdown(comparison: Comparison) -> str:
         )
         for row in comparison.figures
     ]
-    text = table(("figure (median)", "A", "B", "ratio", "95 % interval", "verdict"), rows)
+    text = table(
+        ("figure", "A (median)", "B (median)", "B better by a factor of", "95 % interval", "verdict"), rows
+    )
     failed = failures_of(comparison)
     text += f"\n\n{len(comparison.pairs)} pairs; ratios above 1: B is better."
     if any(failed.values()):
