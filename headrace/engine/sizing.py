@@ -52,7 +52,7 @@ class StepShape:
     @property
     def step_bytes(self) -> int:
         """Memory of the largest step by itself: activations, logits, slots."""
-        activations = 2 * 4 * self.tokens * (4 * self.width + 7 * self.mlp_width // 2)
+        activations = 2 * self._program_bytes
         logits = 8 * self.logits * self.vocab_size
         slots = 8 * self.slots * self.length
         return activations + logits + slots
@@ -60,7 +60,12 @@ class StepShape:
     @property
     def activation_bytes(self) -> int:
         """Activations and slots: what common steps touch of a step's memory."""
-        return 4 * self.tokens * (6 * self.width + 4 * self.mlp_width) + 8 * self.slots * self.length
+        return self._program_bytes + 8 * self.slots * self.length
+
+    @property
+    def _program_bytes(self) -> int:
+        """Values of one program; that of hidden states is touched by embeddings only."""
+        return 4 * self.tokens * (4 * self.width + 7 * self.mlp_width // 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

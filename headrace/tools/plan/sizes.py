@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from headrace.engine.resolve import Resolved
 
-IDLE_BYTES = 80 << 20
-"""Both processes without a model."""
+IDLE_BYTES = 100 << 20
+"""Both processes without a model: interpreters, libraries, the server's code."""
 VOCAB_ENTRY_BYTES = 120
 """Of an entry of the vocabulary, in the process that tokenizes."""
 CONTEXTS = (1024, 4096, 16384, 65536)
