@@ -397,7 +397,9 @@ def test_a_prefix_result_of_an_evicted_prefix_and_of_a_cache_that_is_off() -> No
     assert prefix.outcome == "evicted"
     assert prefix.evicted_s == pytest.approx(STEP_S)  # in the step of the one before
     assert "its prefix had been evicted from the cache 10 ms before" in explain(told(w, "c"))
-    assert told(w, "b").prefix.evicted_s is None
+    other = told(w, "b").prefix
+    assert other is not None
+    assert other.evicted_s is None
     w = world(prefix_cache=False)
     w.add(make_request("a", range(9), max_tokens=1))
     w.run()

@@ -245,7 +245,7 @@ def test_a_search_from_settings_that_lack_something_turns_it_on(tmp_path: Path):
     ]
     machine = Machine(lambda p: 2.0 if p["kv.prefix_cache"] else 1.0, noise=0.05)
     found = Search(machine.measure, RULES, 1e9, start=start).run(turned)
-    assert found.best == start | {"kv.prefix_cache": True}
+    assert found.best == {**start, "kv.prefix_cache": True}
     assert machine.asked[0][0] == start
     assert machine.asked[-1] == (start, found.best)
     text = report.settings_file(found, RULES, "x")

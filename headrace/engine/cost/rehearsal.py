@@ -5,8 +5,9 @@ layers, with the header's shapes and number formats, are packed from zeros and r
 coefficients that their steps give are those of the whole model, whose bytes and operations are known.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from headrace.base.clock import cpu_s, now_s
 from headrace.base.config import KVConfig, ModelConfig, ScheduleConfig, SpeculateConfig
@@ -30,6 +31,11 @@ MAX_KEYS = 4096
 MAX_ROWS = 32
 _BLOCK = 16
 _REPEATS = 5
+_MOST_REPEATS = 32
+STEP_S = 0.12
+"""A step is repeated for so long: a few milliseconds would catch the machine at one of its better moments."""
+QUIET_SHARE = 0.6
+"""Of the compute threads' time; with less of the cores a rehearsal was disturbed."""
 TELLING_S = 1e-3
 """Threads of shorter steps mostly wait for each other: they do not say how many cores there were."""
 _PASSES = 6
@@ -94,7 +100,7 @@ def rehearse(opened: OpenedModel, on_cores: Callable[[float], None] | None = Non
         model = load_model(part, backend, min(MAX_KEYS, resolved.max_model_len), max_slots=MAX_ROWS)
         runner, room = _runner(opened, part, model, backend)
         fitted = step_model(resolved, part, model.weight_bytes)
-        seen, cores = _run(runner, fitted.shape, room)
+        seen, cores = _run(runner, fitted.shape, room, resolved.threads)
     finally:
         backend.close()
     if on_cores is not None and cores:
@@ -167,21 +173,21 @@ def _runner(
     return make_runner(resolve(config, model_facts(config, part), device), model, backend), length
 
 
-def _run(runner: Runner, shape: CostShape, length: int) -> tuple[Rehearsed, float]:
-    """Run the steps that fit, each several times: the least counts, as other work only ever adds.
+def _run(runner: Runner, shape: CostShape, length: int, threads: int) -> tuple[Rehearsed, float]:
+    """Run the steps that fit, each several times, and say how many cores they had.
 
-    Also says how many cores they had.
+    The median counts, as it does in service; where other work took the cores the least, as it only ever adds.
     """
     began_s = now_s()
     used_s = stepped_s = 0.0
-    seen: list[tuple[StepWork, float]] = []
+    seen: list[tuple[StepWork, list[float]]] = []
     for step in _STEPS:
-        if any(start + count + _REPEATS >= length for start, count in step.rows):
+        if any(start + count + _MOST_REPEATS >= length for start, count in step.rows):
             continue
         times: list[float] = []
         is_decode = all(count == 1 for _, count in step.rows)
         plan = _enter(runner, step)
-        while len(times) < _REPEATS and (not times or now_s() - began_s < BUDGET_S):
+        while _wants_more(times) and (not times or now_s() - began_s < BUDGET_S):
             before_s, cpu_before_s = now_s(), cpu_s()
             times.append(runner.run(plan).seconds)
             if times[-1] >= TELLING_S:
@@ -190,10 +196,16 @@ def _run(runner: Runner, shape: CostShape, length: int) -> tuple[Rehearsed, floa
             plan = _next(plan) if is_decode else _enter(runner, step)
         if is_decode and len(times) > 1:
             times = times[1:]  # the first gathers what the others find
-        seen.append((shape.work_of(plan.rows), min(times)))
+        seen.append((shape.work_of(plan.rows), times))
         if now_s() - began_s > BUDGET_S:
             break
-    return tuple(seen), used_s / stepped_s if stepped_s else 0.0
+    cores = used_s / stepped_s if stepped_s else 0.0
+    usual = median if cores >= QUIET_SHARE * threads else min
+    return tuple((work, usual(times)) for work, times in seen), cores
+
+
+def _wants_more(times: Sequence[float]) -> bool:
+    return len(times) < _REPEATS or (len(times) < _MOST_REPEATS and sum(times) < STEP_S)
 
 
 def _enter(runner: Runner, step: _Step) -> StepPlan:
@@ -202,12 +214,12 @@ def _enter(runner: Runner, step: _Step) -> StepPlan:
     rows: list[Row] = []
     next_block = 0
     for slot, (start, count) in enumerate(step.rows):
-        size = -(-(start + count + _REPEATS) // _BLOCK)
+        size = -(-(start + count + _MOST_REPEATS) // _BLOCK)
         prompt = (1,) * (start + count)
         request = Request(
             request_id=RequestId(f"rehearsal-{slot}"),
             prompt_ids=prompt,
-            sampling=SamplingParams(max_tokens=_REPEATS + 1, seed=0, temperature=0.0),
+            sampling=SamplingParams(max_tokens=_MOST_REPEATS + 1, seed=0, temperature=0.0),
         )
         blocks = tuple(BlockId(next_block + i) for i in range(size))
         begins.append(

@@ -8,7 +8,7 @@ from typing import Any
 from headrace.base.config import EngineConfig
 from headrace.base.metrics import Slo
 from headrace.engine.build import OpenedModel, device_facts, make_scheduler, open_model
-from headrace.engine.cost.rehearsal import rehearse
+from headrace.engine.cost.rehearsal import QUIET_SHARE, rehearse
 from headrace.engine.resolve import resolve
 from headrace.tools.plan.report import PROMPTS, machine_of, memory_of, saturation, speed_of, traffic_of
 from headrace.tools.plan.simulate import simulate
@@ -17,8 +17,6 @@ from headrace.tools.plan.speeds import Speeds
 from headrace.tools.plan.traffic import Traffic, span
 
 DEFAULT_CONTEXT = 512
-QUIET_SHARE = 0.6
-"""Of the compute threads' time; with less of the cores a rehearsal was disturbed."""
 
 
 def disturbance(cores: float, threads: int) -> list[str]:
