@@ -25,7 +25,7 @@ from headrace.host.sched.batch import Batch
 from headrace.host.timeline.times import StepTime
 from headrace.serve.metrics import RequestClock
 
-PARTS = ((Batch, "time"), (StepTime, "book"), (RequestClock, "see"))
+PARTS: tuple[tuple[Any, str], ...] = ((Batch, "time"), (StepTime, "book"), (RequestClock, "see"))
 HICCUP = 1.5
 TOKENS = 1800
 TIMED_STEPS = 200
