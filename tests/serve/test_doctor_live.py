@@ -23,6 +23,7 @@ from benchmarks.overhead import tiny
 from headrace.base.errors import DownloadError
 from headrace.engine.doctor.diagnosis import as_json, diagnose
 from headrace.engine.doctor.finding import Patient
+from headrace.engine.doctor.machine import machine_of
 from headrace.tools.doctor.scrape import watch
 from tests.serve.conftest import serving
 from tests.unit.test_doctor import COUNTERS, GAUGES
@@ -125,6 +126,19 @@ def test_a_full_pool_is_named(smollm2_path):
     with serving(smollm2_path, "--served-model-name", "default", *cause.flags) as live:
         found = named(live, cause.loads[0])
         assert found["bottleneck"] == "KV capacity", found
+
+
+def test_what_was_asked_for_and_what_came_of_it_is_told(smollm2_path):
+    with serving(smollm2_path, "--num-kv-blocks", "20") as live:  # and one thread, see there
+        machine = machine_of()
+        found = diagnose(Patient(trace=watch(live.url, None, 1.0), machine=machine))
+        by_name = {f.name: f for f in found}
+        why = "the KV pool holds 320 tokens; the model could use 8192"
+        assert by_name["configuration"].evidence == {"model.max_model_len": f"asked auto, got 320: {why}"}
+        assert ("compute threads" in by_name) == (machine.threads > 1)
+        if machine.threads > 1:
+            assert by_name["compute threads"].evidence["threads"] == 1.0
+            assert by_name["compute threads"].evidence["fitting"] == machine.threads
 
 
 def test_a_key_is_asked_for(smollm2_path):

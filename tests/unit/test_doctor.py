@@ -32,6 +32,7 @@ COUNTERS = {
     'headrace_phase_steps_total{phase="decode"}': "decode_steps",
     'headrace_phase_steps_total{phase="prefill"}': "prefill_steps",
     'headrace_phase_step_tokens_total{phase="decode"}': "decode_tokens",
+    'headrace_phase_step_tokens_total{phase="prefill"}': "prefill_tokens",
     'headrace_memory_roof_seconds_total{phase="decode"}': "memory_s",
     'headrace_compute_roof_seconds_total{phase="prefill"}': "compute_s",
     'headrace_decode_row_seconds_total{phase="prefill"}': "stretched_s",
@@ -65,6 +66,7 @@ HEALTHY = {
     "decode_steps": 40,
     "prefill_steps": 5,
     "decode_tokens": 120,
+    "prefill_tokens": 600,
     "memory_s": 0.25,
     "compute_s": 0.06,
     "stretched_s": 0.2,
@@ -202,6 +204,17 @@ def test_prompts_that_leave_time_to_spare_interfere_with_nobody():
 def test_prompts_that_fill_nearly_all_steps_still_interfere_with_those_who_decode():
     full = {"decode_s": 0.01, "prefill_s": 0.96, "decode_steps": 1, "prefill_steps": 6, "stretched_s": 5.6}
     assert verdict({**FAULTS["prefill interference"], **full})["bottleneck"] == "prefill interference"
+
+
+@pytest.mark.parametrize(("tokens", "name"), [(1200, "prefill interference"), (60, "compute")])
+def test_where_no_step_is_without_prompts_tokens_tell_how_far_they_stretch_it(tokens, name):
+    all_prompts = {"decode_s": 0, "decode_steps": 0, "decode_tokens": 0, "prefill_s": 0.97}
+    values = {"prefill_steps": 7, "prefill_tokens": tokens, "stretched_s": 5.6, "compute_s": 0.5}
+    found = verdict({**FAULTS["prefill interference"], **all_prompts, **values, "running": 7})
+    assert found["bottleneck"] == name
+    if name != "compute":
+        assert found["evidence"]["decode_step_ms"] == "none without prompts"
+        assert "prefill interference" in as_text(diagnose(Patient(trace=trace_of({**all_prompts, **values}))))
 
 
 def test_prompts_with_short_answers_in_a_long_queue_are_computing_not_interference():

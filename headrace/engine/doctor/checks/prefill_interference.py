@@ -12,10 +12,14 @@ def _look(trace: Trace) -> Finding | None:
     decode_s, prefill_s = (trace.phase("headrace_phase_step_seconds", p) for p in ("decode", "prefill"))
     rows = trace.mean("headrace_num_requests_running")
     everybody = rows + trace.mean("headrace_num_requests_waiting")
-    if not decode or not prefill or rows < 2:
+    decoding_s = trace.phase("headrace_decode_row_seconds", "prefill")
+    if not prefill_s or not decoding_s or rows < 2:
         return None
-    stretch = prefill_s / prefill / (decode_s / decode)
-    decoding = trace.phase("headrace_decode_row_seconds", "prefill") / trace.seconds
+    if decode:
+        stretch = prefill_s / prefill / (decode_s / decode)
+    else:  # no step was without prompts: tokens of a step, over those that draw
+        stretch = trace.phase("headrace_phase_step_tokens", "prefill") / prefill / (decoding_s / prefill_s)
+    decoding = decoding_s / trace.seconds
     # who draws a few tokens after a long prompt is not held up by others' prompts, but by his own
     share = min(1.0, decoding / everybody)
     if stretch < _TIMES or share < _SHARE_ABOVE:
@@ -24,7 +28,7 @@ def _look(trace: Trace) -> Finding | None:
         name="prefill interference",
         severity="bottleneck",
         evidence={
-            "decode_step_ms": 1e3 * decode_s / decode,
+            "decode_step_ms": 1e3 * decode_s / decode if decode else "none without prompts",
             "prefill_step_ms": 1e3 * prefill_s / prefill,
             "rows_stretched": decoding,
             "requests_running": rows,
