@@ -18,6 +18,7 @@ from headrace.base.request import SamplingParams
 from headrace.base.tasks import MAX_DEPTH
 from headrace.compute.device.kinds.cpu import memory
 from headrace.compute.device.limits import machine_limits
+from headrace.compute.models.decoder import make_forward
 from headrace.compute.models.load import LoadedModel, load_model
 from headrace.compute.ops.api import Backend
 from headrace.compute.ops.bind import choose, choose_backend, head_sizes
@@ -34,6 +35,7 @@ from headrace.engine.cost.meter import StepMeter
 from headrace.engine.cost.model import StepModel
 from headrace.engine.cost.shape import CostShape
 from headrace.engine.drafts.draft_model import open_draft
+from headrace.engine.drafts.heads import head_facts
 from headrace.engine.drafts.make import Drafted, make_drafting
 from headrace.engine.drafts.tokens import check_same_tokens
 from headrace.engine.grammars.structured import Structured
@@ -99,6 +101,8 @@ def open_model(config: EngineConfig, phases: Phases | None = None, *, with_text:
         if draft is not None:
             drafting = replace(config, serve=ServeConfig(), model=ModelConfig(model=str(draft.path)))
             facts = replace(facts, draft=model_facts(drafting, draft))
+        else:
+            facts = replace(facts, draft=head_facts(config.speculate.method, facts))
         resolved = resolve(config, facts, device_facts(config))
     with phases.phase("tokenizer"):
         text = text_of(config, checkpoint) if with_text else NO_TEXT
@@ -332,13 +336,16 @@ def make_runner(
     )
     drafted = Drafted(model=model, backend=backend, pool=pool, state=state)
     drafting = make_drafting(resolved.speculation, drafted, draft)
+    forward = model.forward
+    if drafting is not None and drafting.watches:
+        forward = make_forward(model.spec, model.weights, drafting.taps)
     measures = model.rope.kind != "static"
     each = replace(limits, max_logits=limits.max_tokens)  # a mean wants the hidden state of every token
     hidden = HiddenPass(backend.compile(model.hidden, each, pool))
     return Runner(
         RunnerParts(
             backend=backend,
-            program=backend.compile(model.forward, limits, pool),
+            program=backend.compile(forward, limits, pool),
             pool=pool,
             state=state,
             max_tokens=limits.max_tokens,

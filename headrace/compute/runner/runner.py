@@ -12,6 +12,7 @@ from headrace.compute.runner.hidden import HiddenPass
 from headrace.compute.runner.inputs import Inputs, RopeRows
 from headrace.compute.runner.mover import apply
 from headrace.compute.runner.passes import passes
+from headrace.compute.runner.seen import seen_decoding, seen_in_pass
 from headrace.compute.runner.state import DeviceState
 from headrace.compute.runner.work import Work
 from headrace.compute.spec.drafting import Drafting
@@ -82,8 +83,12 @@ class Runner:
             context = self._decode.prepare(plan.rows)
             if context is not None:
                 results = self._decode.finish(plan.rows, self._compute(context))
-                if self._parts.drafting is not None:
-                    self._draft(self._parts.drafting, plan.rows, results)
+                drafting = self._parts.drafting
+                if drafting is not None:
+                    if drafting.watches:
+                        kept = self._parts.program.kept
+                        drafting.observe(seen_decoding(plan.rows, results, context, kept))
+                    self._draft(drafting, plan.rows, results)
                 return self._result(plan, results, began_s, *self._cost(context, self._decode.num_keys))
         return self._run_in_passes(plan, began_s)
 
@@ -105,6 +110,9 @@ class Runner:
                 self._state.sampling.set_masks(plan.masks)
                 is_first = False
             self._draws.take(pieces, logits, outcomes)
+            drafting = self._parts.drafting
+            if drafting is not None and drafting.watches:
+                drafting.observe(seen_in_pass(pieces, outcomes, context, self._parts.program.kept))
             read, done = self._cost(context, int(context.key_len.sum()))
             bytes_read, operations = bytes_read + read, operations + done
         results = [self._close(row, out) for row, out in zip(rows, outcomes, strict=True)]
@@ -240,7 +248,7 @@ class Runner:
             if not row.max_drafts:
                 continue
             if drafting.is_late(slot):
-                promised = min(row.max_drafts, self._parts.max_drafts)
+                promised = drafting.promised(slot, min(row.max_drafts, self._parts.max_drafts))
                 results[i] = results[i]._replace(num_drafts=promised)
                 continue
             if not is_known:

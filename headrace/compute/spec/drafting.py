@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from headrace.base.clock import now_s
 from headrace.base.request import Request
 from headrace.base.tasks import AUTO, OFF, Speculation
+from headrace.compute.models.decoder import NO_TAPS, Taps
 from headrace.compute.runner.mover import Plane
-from headrace.compute.spec.proposer import Ask, Needs, Proposer
+from headrace.compute.spec.proposer import Ask, Needs, Proposer, Watcher
+from headrace.compute.spec.states import Seen
 
 
 class Drafting:
@@ -21,16 +23,16 @@ class Drafting:
         planes: what the proposers keep per block.
 
     Raises:
-        ValueError: a proposer needs what the runner does not give.
+        ValueError: a proposer needs hidden states and does not take them.
     """
 
     def __init__(
         self, proposers: Mapping[str, Proposer], offered: Speculation, planes: Sequence[Plane] = ()
     ) -> None:
         for name, proposer in proposers.items():
-            if proposer.needs & ~Needs.BLOCKS:
+            if proposer.needs & Needs.HIDDEN and not isinstance(proposer, Watcher):
                 raise ValueError(
-                    f"proposer {name!r} needs {proposer.needs!r}, which the runner does not give"
+                    f"proposer {name!r} needs hidden states and cannot be told of them (`Watcher`)"
                 )
         self._proposers = proposers
         self._offered = offered
@@ -44,6 +46,22 @@ class Drafting:
         self.held: dict[int, list[int]] = {}
         """Drafts by slot: of the step before, or made late for this one."""
         self._spent_s = 0.0
+        self._watchers = [p for p in proposers.values() if isinstance(p, Watcher)]
+        self._most_by_proposer = {id(watcher): watcher.most for watcher in self._watchers}
+        self.watches = bool(self._watchers)
+        """Whether any proposer is to be told of hidden states."""
+
+    @property
+    def taps(self) -> Taps:
+        """The hidden states that the target has to keep."""
+        return self._watchers[0].taps if self._watchers else NO_TAPS
+
+    def observe(self, seen: Seen) -> None:
+        """A pass of the target is over, its tokens are drawn."""
+        began_s = now_s()
+        for watcher in self._watchers:
+            watcher.observe(seen)
+        self._spent_s += now_s() - began_s
 
     def begin(self, slot: int, request: Request) -> None:
         """A sequence enters a slot."""
@@ -64,6 +82,10 @@ class Drafting:
         """Whether the slot's drafts are made at the start of the step that checks them."""
         order = self._order_by_slot.get(slot)
         return bool(order) and bool(order[0].needs & Needs.BLOCKS)
+
+    def promised(self, slot: int, wanted: int) -> int:
+        """How many late drafts a slot can count on."""
+        return min(wanted, self._most_by_proposer.get(id(self._order_by_slot[slot][0]), wanted))
 
     def propose_late(self, wanted: Sequence[tuple[int, int]]) -> None:
         """Make the drafts of these (slot, most), whose blocks are there, and hold them."""

@@ -19,11 +19,13 @@ than the target's: what a drafter finds unfilled it computes.
 
 from collections.abc import Callable, Sequence
 from enum import IntFlag
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from headrace.base.registry import Registry
 from headrace.base.tasks import AUTO, OFF, SOURCES
+from headrace.compute.models.decoder import Taps
 from headrace.compute.spec.kit import DraftKit
+from headrace.compute.spec.states import Seen
 
 
 class Needs(IntFlag):
@@ -69,6 +71,20 @@ class Proposer(Protocol):
 
     def end(self, slot: int) -> None:
         """The sequence leaves its slot: free what is held for it."""
+        ...
+
+
+@runtime_checkable
+class Watcher(Proposer, Protocol):
+    """A proposer that sees the target's hidden states (`Needs.HIDDEN`)."""
+
+    taps: Taps
+    """Those that the target's program keeps."""
+    most: int
+    """Drafts that it can make of a row."""
+
+    def observe(self, seen: Seen) -> None:
+        """After every pass of the target, its tokens drawn; `seen` has rows of all slots, also of others."""
         ...
 
 

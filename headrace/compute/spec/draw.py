@@ -1,0 +1,62 @@
+"""From a proposer's logits to drafts: drawn as the target draws, with the same noise.
+
+A draft counts only when it is the token that the target draws there. So the best draft of a sampled row is
+not the likeliest token but `argmax(processed logits + noise)` of that position, as if the logits were the
+target's: where they are alike, so are the tokens.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from headrace.compute.ops.api import F32, I32, Backend
+from headrace.compute.sampling.batch import Draw, SamplingState
+
+UNKNOWN = np.float32(-1e9)
+"""Logit of tokens that a smaller vocabulary lacks; infinite ones would count as broken."""
+
+
+class Place(NamedTuple):
+    """Where a draft is drawn."""
+
+    slot: int
+    drafts: Sequence[int]
+    """Drafts before it."""
+    num_known: int
+    """Tokens of the sequence before those."""
+
+
+class DraftDraws:
+    """Draws drafts.
+
+    Args:
+        sampling: the slots' parameters.
+        backend: draws.
+        vocab: the target's number of tokens.
+        tokens: the token of each column of the logits; None: columns are tokens.
+    """
+
+    def __init__(
+        self, sampling: SamplingState, backend: Backend, vocab: int, tokens: I32 | None = None
+    ) -> None:
+        self._sampling = sampling
+        self._backend = backend
+        self._tokens = tokens
+        self._vocab = vocab
+
+    def draw(self, places: Sequence[Place], logits: F32) -> list[int]:
+        """One draft for each place from its row of `logits` [S, N], which may be overwritten."""
+        slots = np.array([place.slot for place in places], np.intp)
+        if self._sampling.is_greedy(slots):
+            best = logits.argmax(axis=1)
+            return (best if self._tokens is None else self._tokens[best]).tolist()
+        if self._tokens is not None:
+            whole = np.full((len(places), self._vocab), UNKNOWN, np.float32)
+            whole[:, self._tokens] = logits
+            logits = whole
+        draws = [Draw(place.slot, tuple(place.drafts)) for place in places]
+        positions = np.array([place.num_known + len(place.drafts) for place in places], np.int32)
+        batch = self._sampling.batch(draws, slots, positions)
+        batch.num_logprobs = np.full(len(places), -1, np.int32)
+        return self._backend.sample(logits, batch).tokens.tolist()

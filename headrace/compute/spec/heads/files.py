@@ -1,0 +1,176 @@
+"""A folder of trained heads: `config.json` and safetensors. Untrusted: sizes are checked before use."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.base.errors import CheckpointError
+from headrace.base.specs import ModelSpec
+from headrace.compute.ops.api import F32, I32, Handle, Weight
+from headrace.compute.quant.scheme import find_scheme
+from headrace.compute.weights.formats.safetensors import read_json, read_tensors
+from headrace.compute.weights.modelspec import Config
+from headrace.compute.weights.tensors import Tensor
+
+FLOATS = ("f32", "f16", "bf16")
+_INTEGERS = {"i32": np.int32, "i64": np.int64}
+_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What heads share with the model that they draft for."""
+
+    spec: ModelSpec
+    embed: Handle
+    head: Handle
+
+
+class HeadFiles:
+    """The configuration and tensors of a folder. What was not taken is refused in the end (`refuse_rest`).
+
+    Args:
+        path: the folder.
+        defaults: settings that the configuration may leave out.
+
+    Raises:
+        CheckpointError: no folder, no configuration, no safetensors file, or a broken one.
+    """
+
+    def __init__(self, path: Path, defaults: Mapping[str, Any] | None = None) -> None:
+        self.path = path
+        if not path.is_dir():
+            raise CheckpointError(f"{path} is no folder; heads are a folder with config.json and safetensors")
+        pickles = sorted(f.name for f in path.iterdir() if f.suffix in _PICKLES)
+        if pickles and not any(path.glob("*.safetensors")):
+            raise CheckpointError(
+                f"{path} holds heads in {pickles[0]!r:.80}. This is a pickle, which can run code, and "
+                f"is never loaded; convert it to safetensors"
+            )
+        self.config = Config(read_json(path / "config.json"), str(path / "config.json"), defaults)
+        self._tensors, _ = read_tensors(path)
+        self._left = set(self._tensors)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.data.nbytes for tensor in self._tensors.values())
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers in all tensors."""
+        return sum(prod(tensor.shape) for tensor in self._tensors.values())
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all tensors."""
+        return tuple(self._tensors)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a tensor."""
+        return name in self._tensors
+
+    def rename(self, prefix: str, new: str = "") -> None:
+        """Put `new` in place of this prefix in all names that have it."""
+        self._tensors = {
+            new + name.removeprefix(prefix) if name.startswith(prefix) else name: tensor
+            for name, tensor in self._tensors.items()
+        }
+        self._left = set(self._tensors)
+
+    def skip(self, *names: str) -> None:
+        """Tensors that are allowed to be there and not used."""
+        self._left -= set(names)
+
+    def matrix(self, name: str, n: int, k: int) -> Weight:
+        """A matrix [n, k] in its stored form.
+
+        Raises:
+            CheckpointError: missing, another shape, or no float format.
+        """
+        tensor = self._take(name, (n, k), FLOATS)
+        return Weight(name=name, type_name=tensor.type_name, n=n, k=k, data=tensor.rows())
+
+    def columns(self, name: str, n: int, k: int, parts: int) -> list[Weight]:
+        """A matrix [n, parts * k] cut into `parts` matrices [n, k], left to right."""
+        whole = self.matrix(name, n, parts * k)
+        size = find_scheme(whole.type_name, name).row_bytes(k)
+        return [
+            Weight(
+                name=f"{name}.{i}",
+                type_name=whole.type_name,
+                n=n,
+                k=k,
+                data=np.ascontiguousarray(whole.data[:, i * size : (i + 1) * size]),
+            )
+            for i in range(parts)
+        ]
+
+    def vector(self, name: str, n: int) -> F32:
+        """A vector [n] in float32; raises like `matrix`."""
+        tensor = self._take(name, (n,), FLOATS)
+        return find_scheme(tensor.type_name, name).dequantize(tensor.rows()).reshape(-1)
+
+    def integers(self, name: str, n: int) -> NDArray[np.int64]:
+        """A vector of `n` whole numbers; raises like `matrix`."""
+        tensor = self._take(name, (n,), tuple(_INTEGERS))
+        return np.ascontiguousarray(tensor.data).view(_INTEGERS[tensor.type_name]).astype(np.int64)
+
+    def refuse_rest(self) -> None:
+        """Refuse tensors and settings that nobody read.
+
+        Raises:
+            CheckpointError: names the first.
+        """
+        if self._left:
+            raise CheckpointError(
+                f"{self.path} holds {len(self._left)} tensors that such heads do not have, first "
+                f"{min(self._left)!r:.200}"
+            )
+        self.config.refuse_unread()
+
+    def must_equal(self, key: str, wanted: int) -> None:
+        """Refuse heads that were made for another target.
+
+        Raises:
+            CheckpointError: the configuration has another value for `key`.
+        """
+        found: Any = self.config.value(key, wanted)
+        if found != wanted:
+            raise CheckpointError(
+                f"{key} is {found!r:.40} in {self.config.where}, and {wanted} in the target: these heads "
+                f"were made for another model"
+            )
+
+    def _take(self, name: str, shape: tuple[int, ...], types: tuple[str, ...]) -> Tensor:
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            raise CheckpointError(f"{self.path} lacks the tensor {name!r}")
+        if tensor.shape != shape:
+            raise CheckpointError(
+                f"tensor {name!r} of {self.path} has shape {list(tensor.shape)}; {list(shape)} is needed"
+            )
+        if tensor.type_name not in types:
+            raise CheckpointError(
+                f"tensor {name!r} of {self.path} has the format {tensor.type_name}; known: {', '.join(types)}"
+            )
+        self._left.discard(name)
+        return tensor
+
+
+def token_map(ids: NDArray[np.int64], vocab_size: int, what: str) -> I32:
+    """Tokens that a smaller vocabulary stands for, checked.
+
+    Raises:
+        CheckpointError: a token outside the vocabulary, or one that occurs twice.
+    """
+    outside = ids[(ids < 0) | (ids >= vocab_size)]
+    if outside.size:
+        raise CheckpointError(f"{what} names token {int(outside[0])}; the target has {vocab_size}")
+    if len(np.unique(ids)) != len(ids):
+        raise CheckpointError(f"{what} names a token twice")
+    return ids.astype(np.int32)

@@ -1,0 +1,301 @@
+"""Medusa and EAGLE heads: the answers are those without, drafts are right where heads know the target."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.base.request import FinishReason, Request, SamplingParams
+from headrace.compute.runner import runner as runner_page
+from headrace.compute.spec.states import Seen, SeenRow
+from tests.engine.test_speculation import repetitive
+from tests.kit.engine import VOCAB, Drive, Rig, random_requests, random_shape, rig
+from tests.kit.heads import WIDTH, counting, random_eagle, random_medusa, scripted_eagle, scripted_medusa
+
+KINDS = ("medusa", "eagle-1", "eagle-3")
+
+
+@pytest.fixture(scope="module")
+def random_heads(tmp_path_factory):
+    """Settings with heads for the tiny llama that are right by chance."""
+    folder = tmp_path_factory.mktemp("random")
+    return {
+        "medusa": f"medusa={random_medusa(folder / 'm', 32, VOCAB)}",
+        "eagle-1": f"eagle={random_eagle(folder / 'e1', 32, VOCAB)}",
+        "eagle-3": f"eagle={random_eagle(folder / 'e3', 32, VOCAB, version=3)}",
+    }
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    """A target that counts, and settings with heads that know it."""
+    folder = tmp_path_factory.mktemp("known")
+    path, table = counting()
+    subject = Rig(path, "native", 1, 256)
+    some = sorted({*range(3, 201), 2})
+    return subject, {
+        "medusa": f"medusa={scripted_medusa(folder / 'm', table, 8)}",
+        "medusa, the paper's layout": f"medusa={scripted_medusa(folder / 'p', table, 8, layout='paper')}",
+        "medusa, some tokens": f"medusa={scripted_medusa(folder / 's', table, 8, tokens=some)}",
+        "eagle, by features": f"eagle={scripted_eagle(folder / 'f', table)}",
+        "eagle, by tokens": f"eagle={scripted_eagle(folder / 't', table, feeds='token')}",
+    }
+
+
+def check(subject: Rig, alone: Rig, setting: str, seed: int) -> int:
+    """A random schedule with heads against solo runs without; returns the drafts checked."""
+    rng = random.Random(seed)
+    shape = random_shape(rng)
+    capacity = shape["num_blocks"] * shape["block_size"]
+    share = rng.choice([0.0, 0.5])
+    requests = repetitive(rng, random_requests(rng, min(capacity, 64), structured=share, most_output=24))
+    if rng.random() < 0.3:  # some beside them are not drafted for
+        wish = {r.leader or r.request_id: rng.choice([None, "off"]) for r in requests}
+        requests = [
+            replace(r, sampling=replace(r.sampling, speculate=wish[r.leader or r.request_id]))
+            for r in requests
+        ]
+    depth = rng.choice(["", "", *(f",depth={k}" for k in range(1, 9))])
+    core = subject.core(**shape, speculate=setting + depth)
+    arrivals = {r.request_id: rng.choice([0, 0, rng.randint(0, 20)]) for r in requests}
+    aborts = {r.request_id: rng.randint(0, 25) for r in requests if rng.random() < 0.1}
+    lives = Drive(core).run(requests, arrivals=arrivals, aborts=aborts)
+    for request in requests:
+        life, want = lives[request.request_id], alone.solo(request, shape["dtype"])
+        if request.request_id in aborts:
+            assert life.tokens == want.tokens[: len(life.tokens)]
+            assert life.logprobs == want.logprobs[: len(life.logprobs)]
+        elif want.error:
+            assert (life.tokens, life.logprobs, life.error) == (want.tokens, want.logprobs, want.error)
+        else:
+            assert life.answer == want.answer, (request, shape)
+    return int(core.stats().counters.get("drafts_checked", 0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**32))
+def test_any_schedule_with_heads_equals_plain_solo_runs(random_heads, kind, seed):
+    """SP-1."""
+    check(rig("native", 1), rig("native", 1), random_heads[kind], seed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=8)
+@given(seed=st.integers(0, 2**32))
+def test_any_schedule_with_heads_and_two_threads_equals_plain_solo_runs(random_heads, kind, seed):
+    check(rig("native", 2), rig("native", 1), random_heads[kind], seed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fixed_schedules_check_drafts_of_heads(random_heads, kind):
+    """The suites above would pass without any draft."""
+    checked = [check(rig("native", 1), rig("native", 1), random_heads[kind], seed) for seed in range(8)]
+    assert sum(checked) > 50
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_on_the_reference_change_nothing(random_heads, kind):
+    assert sum(check(rig("reference"), rig("reference"), random_heads[kind], seed) for seed in (1, 2)) > 0
+
+
+ALL = (
+    "medusa",
+    "medusa, the paper's layout",
+    "medusa, some tokens",
+    "eagle, by features",
+    "eagle, by tokens",
+)
+
+
+def ask(name: str, start: int = 3, num_prompt: int = 20, **sampling) -> Request:
+    sampling = SamplingParams(**({"temperature": 0.0, "seed": 4, "max_tokens": 51} | sampling))
+    prompt = tuple(range(start, start + num_prompt))
+    return Request(request_id=name, prompt_ids=prompt, sampling=sampling)
+
+
+@pytest.mark.parametrize("depth", [1, 3, 8])
+@pytest.mark.parametrize("kind", ALL)
+def test_heads_that_know_the_target_are_all_accepted(known, kind, depth):
+    """SP-3, SP-8: counted exactly."""
+    subject, heads = known
+    core = subject.core(num_blocks=64, dtype="f32", speculate=f"{heads[kind]},depth={depth}")
+    life = Drive(core).run([ask("r")])["r"]
+    assert life.tokens == list(range(23, 74))
+    counts = core.stats().counters
+    assert counts["drafts_accepted"] == counts["drafts_checked"] == 51 - counts["steps"]
+    assert counts["steps"] == 1 + -(-50 // (depth + 1))
+
+
+SAMPLED = (
+    {"temperature": 1.0},
+    {"temperature": 0.8, "top_k": 5, "repetition_penalty": 1.05},
+    {"temperature": 0.0, "logprobs": 2, "prompt_logprobs": 1},
+    {"temperature": 0.0, "bad_words_ids": ((40,),)},
+)
+
+
+@pytest.mark.parametrize("sampling", SAMPLED, ids=str)
+@pytest.mark.parametrize("kind", ALL)
+def test_heads_draft_as_the_request_draws(known, kind, sampling):
+    """Seed, penalties and bans are those of the place: a banned token is not drafted either."""
+    subject, heads = known
+    request = ask("r", num_prompt=9, **sampling)
+    core = subject.core(num_blocks=64, dtype="f32", speculate=f"{heads[kind]},depth=4")
+    life = Drive(core).run([request])["r"]
+    assert life.answer == subject.solo(request).answer
+    counts = core.stats().counters
+    least = 0.2 if "bad_words_ids" in sampling else 1.0  # the target goes on with a token that some lack
+    assert counts["drafts_accepted"] >= least * counts["drafts_checked"]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_preempted_and_forked_sequences_and_cached_prefixes_go_on_being_drafted_right(known, kind):
+    """What a drafter knows of a sequence is found again, or made again, after everything that moves it."""
+    subject, heads = known
+    requests = [ask(f"r{i}.0", 3 + 8 * i, 18, max_tokens=40, seed=i) for i in range(5)]
+    requests += [replace(requests[0], request_id=f"r0.{k}", leader="r0.0") for k in (1, 2)]
+    core = subject.core(num_blocks=40, block_size=4, slots=4, budget=24, speculate=f"{heads[kind]},depth=4")
+    lives = Drive(core).run(requests, arrivals={"r4.0": 12})
+    assert sum(life.preempted for life in lives.values()) > 0
+    again = [replace(ask("again", 3, 30, max_tokens=30)), ask("more", 3, 26, max_tokens=30)]
+    lives |= Drive(core).run(again)
+    assert lives["more"].cached > 0
+    for request in (*requests, *again):
+        start = request.prompt_ids[-1] + 1
+        assert lives[request.request_id].tokens == list(range(start, start + request.sampling.max_tokens))
+    counts = core.stats().counters
+    assert counts["drafts_checked"] > 150
+    assert counts["drafts_accepted"] == counts["drafts_checked"]
+
+
+def test_no_more_drafts_are_promised_than_there_are_heads(known, tmp_path):
+    """Else rows would get blocks and tokens of the budget for drafts that nobody makes."""
+    subject, _ = known
+    two = scripted_medusa(tmp_path / "two", counting()[1], 2)
+    core = subject.core(num_blocks=64, dtype="f32", speculate=f"medusa={two},depth=8")
+    plans, run = [], core.runner.run
+    core.runner.run = lambda plan: (plans.append(plan), run(plan))[1]
+    assert Drive(core).run([ask("r")])["r"].tokens == list(range(23, 74))
+    assert max(row.num_drafts for plan in plans for row in plan.rows) == 2
+    assert core.stats().counters["drafts_accepted"] == core.stats().counters["drafts_checked"] > 30
+
+
+def places(counts) -> list[int]:
+    return [int(counts.get(f"drafts_accepted_{i}", 0)) for i in range(4)]
+
+
+def medusa_with_gaps(folder, table) -> str:
+    """Heads that are wrong where the token, as each counts, divides by 5, 4, 3, 2."""
+    made = scripted_medusa(folder, table, 4, wrong=lambda depth, token: token % (5 - depth) == 0)
+    return f"medusa={made},depth=4"
+
+
+def right_places(steps: list[tuple[int, int]]) -> list[int]:
+    """Accepted drafts by place, from (last computed token, drafts checked) of each row."""
+    found = [0] * 4
+    for token, num in steps:
+        for depth in range(num):
+            if token % (5 - depth) == 0:
+                break
+            found[depth] += 1
+    return found
+
+
+def test_acceptance_by_place_is_what_the_heads_say(known, tmp_path):
+    """SP-8: pinned, and equal to what follows from the heads by hand."""
+    subject, _ = known
+    core = subject.core(num_blocks=64, dtype="f32", speculate=medusa_with_gaps(tmp_path / "g", counting()[1]))
+    life = Drive(core).run([ask("r", max_tokens=100)])["r"]
+    assert life.tokens == list(range(23, 123))
+    assert places(core.stats().counters) == PINNED
+    token, left, steps = 22, 99, []
+    while left > 0:
+        num = min(4, left - 1)
+        steps.append((token, num))
+        right = next((d for d in range(num) if token % (5 - d) == 0), num)
+        token, left = token + right + 1, left - right - 1
+    assert right_places(steps) == PINNED
+
+
+PINNED = [27, 23, 11, 3]
+
+
+def shifted(by: int):
+    """`seen_in_pass` whose rows are `by` states off: the wrong row after a partly accepted one."""
+
+    def plant(pieces, outcomes, context, kept):
+        seen = runner_page_seen(pieces, outcomes, context, kept)
+        most = len(context.logit_rows) - 1
+        rows = [
+            SeenRow(
+                row.slot,
+                row.start,
+                row.count,
+                max(0, row.first - by),
+                min(max(row.last_wanted - by, -1 if row.last_wanted < 0 else 0), most),
+            )
+            for row in seen.rows
+        ]
+        return Seen(rows, seen.token_ids, seen.kept)
+
+    return plant
+
+
+runner_page_seen = runner_page.seen_in_pass
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle, by features"])
+def test_states_that_are_one_row_off_are_noticed(known, kind, monkeypatch):
+    """SP-8: what the tests above would miss if acceptance did not count."""
+    monkeypatch.setattr(runner_page, "seen_in_pass", shifted(1))
+    subject, heads = known
+    core = subject.core(num_blocks=64, dtype="f32", speculate=f"{heads[kind]},depth=4")
+    life = Drive(core).run([ask("r")])["r"]
+    assert life.tokens == list(range(23, 74))
+    counts = core.stats().counters
+    # A row with nothing accepted has one state only, so every second row is right again.
+    assert counts["drafts_accepted"] < 0.6 * counts["drafts_checked"]
+
+
+def test_eagle_takes_long_prompts_and_long_plain_stretches_in(known):
+    """Pieces of a prompt, and tokens that were decoded while nothing was drafted, are taken in by and by."""
+    subject, heads = known
+    core = subject.core(num_blocks=64, budget=40, dtype="f32", speculate=f"{heads['eagle, by features']}")
+    lives = Drive(core).run([ask("r", 3, 120, max_tokens=60), ask("s", 3, 7, max_tokens=150)])
+    assert lives["r"].tokens == list(range(123, 183))
+    assert lives["s"].tokens == list(range(10, 160))
+    counts = core.stats().counters
+    assert counts["drafts_accepted"] == counts["drafts_checked"] > 20
+    drafter = core.runner._parts.drafting._watchers[0]
+    assert all(waiting.count <= 17 for waiting in drafter._waiting.values())
+
+
+def test_nothing_is_kept_without_heads():
+    """States cost nothing where nobody asks for them."""
+    for setting in ("off", "ngram"):
+        runner = rig("native", 1).core(speculate=setting).runner
+        assert list(runner._parts.program.kept) == []
+
+
+def test_an_end_within_accepted_drafts_of_heads_ends_there(known):
+    subject, heads = known
+    for kind in ALL:
+        core = subject.core(num_blocks=64, speculate=f"{heads[kind]},depth=8")
+        request = replace(ask("r"), end_ids=frozenset({40}))
+        life = Drive(core).run([request])["r"]
+        assert life.tokens == list(range(23, 41))
+        assert life.finish is FinishReason.STOP
+
+
+def test_the_states_of_the_scripted_target_are_its_tokens(known):
+    """What the heads above are built on."""
+    subject, heads = known
+    core = subject.core(num_blocks=64, dtype="f32", speculate=f"{heads['medusa']},depth=2")
+    Drive(core).run([ask("r", max_tokens=3)])
+    states = core.runner._parts.drafting._watchers[0]._states._states
+    assert int(np.argmax(states[0])) in range(22, 26)
+    assert np.isclose(states.max(), WIDTH**0.5, rtol=1e-3)
