@@ -1,0 +1,7 @@
+"""Trains small heads that draft for a model (`headrace distill`), on text that the model writes itself.
+
+    prompts ─► text (the engine writes answers) ─► states (the target's hidden states) ─► a trainer (torch)
+            ─► folder: config.json, model.safetensors, report.json
+
+`run` puts the steps together. Only the trainers import torch (extra `compress`).
+"""

@@ -1,0 +1,59 @@
+"""The folder that is written."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.base.errors import ConfigError
+
+_NAMES = {np.dtype(np.float32): "F32", np.dtype(np.uint16): "BF16", np.dtype(np.int64): "I64"}
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a place where heads cannot be written, before hours are spent on them.
+
+    Raises:
+        ConfigError: a file is there, or other things than heads written before.
+    """
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is a file; --out needs a folder", param="out")
+    others = (
+        {f.name for f in path.iterdir()} - {"config.json", "model.safetensors", "report.json"}
+        if path.exists()
+        else ()
+    )
+    if others:
+        raise ConfigError(
+            f"{path} holds {min(others)!r}; --out needs a new folder, or one with heads", param="out"
+        )
+
+
+def bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The bits of the nearest bfloat16 values, ties to even."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def write_folder(
+    path: Path, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], report: Mapping[str, Any]
+) -> None:
+    """Write heads. uint16 arrays are bfloat16 bits."""
+    path.mkdir(parents=True, exist_ok=True)
+    header: dict[str, Any] = {}
+    offset = 0
+    for name, values in tensors.items():
+        spans = [offset, offset + values.nbytes]
+        header[name] = {"dtype": _NAMES[values.dtype], "shape": list(values.shape), "data_offsets": spans}
+        offset += values.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with (path / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for values in tensors.values():
+            file.write(np.ascontiguousarray(values).tobytes())
+    (path / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    (path / "report.json").write_text(json.dumps(report, indent=1) + "\n")

@@ -1,0 +1,214 @@
+"""`headrace distill`: a few steps on a tiny target, and what is written drafts."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from headrace.base.config import DeviceConfig, EngineConfig, KVConfig, ModelConfig
+from headrace.base.errors import ConfigError
+from headrace.base.request import Request, SamplingParams
+from headrace.compute.models.load import load_model
+from headrace.compute.spec.heads.eagle import load_eagle
+from headrace.compute.spec.heads.files import HeadFiles, Target
+from headrace.compute.weights.checkpoint import open_checkpoint
+from headrace.tools.distill import prompts as prompts_page
+from headrace.tools.distill.folder import bfloat16
+from headrace.tools.distill.plan import Plan
+from headrace.tools.distill.prompts import make_prompts
+from headrace.tools.distill.run import distill, frequent
+from headrace.tools.distill.text import Sample
+from tests.kit.engine import Drive, Rig, make_backend
+from tests.kit.scripted import scripted_checkpoint
+from tests.kit.vocabs import byte_library
+
+CYCLE = {i: 40 + (i - 40) * 2 % 59 if 40 < i < 99 else 41 for i in range(320)}
+"""Every token is followed by one of 58, which follow each other in a circle."""
+
+
+class Notes:
+    """Remembers what a watcher is told."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+        self.shares: dict[str, list[float]] = {}
+
+    def phase(self, name: str) -> None:
+        self.phases.append(name)
+
+    def move(self, share: float, note: str) -> None:
+        assert note
+        self.shares.setdefault(self.phases[-1], []).append(share)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("target") / "model"
+    shutil.copytree(scripted_checkpoint(CYCLE), folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] *= 0.1  # less sure of itself, so that a few steps suffice
+    save_file(tensors, folder / "model.safetensors")
+    byte_library().save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def config(target):
+    return EngineConfig(
+        model=ModelConfig(model=str(target)), kv=KVConfig(num_blocks=256), device=DeviceConfig(threads=1)
+    )
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("prompts") / "prompts.txt"
+    path.write_text("\n".join(chr(97 + i) * (1 + i % 3) for i in range(20)))
+    return path
+
+
+def plan(out, prompts, **more) -> Plan:
+    base = {"minutes": 0.5, "heads": 2, "vocab": 64, "max_tokens": 48, "text_tokens": 800, "steps": 200}
+    return Plan(out=out, prompts=prompts, **({"method": "medusa"} | base | more))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, config, prompts):
+    out, notes = tmp_path_factory.mktemp("heads") / "m", Notes()
+    return out, distill(config, plan(out, prompts), notes), notes
+
+
+def test_heads_learn_what_follows(trained):
+    out, report, notes = trained
+    assert report["acceptance_by_depth"][0] > 0.9
+    assert report["tokens_per_step"] > 2.6
+    assert report["vocabulary_covers"] == 1.0
+    assert report["steps"] == 200
+    assert json.loads((out / "report.json").read_text()) == report
+    assert notes.phases == ["text", "states", "training"]
+    assert notes.shares["training"][-1] == 1.0
+
+
+def test_the_same_seed_gives_the_same_heads(trained, tmp_path, config, prompts):
+    out, _, _ = trained
+    distill(config, plan(tmp_path / "again", prompts), Notes())
+    again = (tmp_path / "again" / "model.safetensors").read_bytes()
+    assert again == (out / "model.safetensors").read_bytes()
+
+
+def test_the_folder_is_heads(trained):
+    out, report, _ = trained
+    files = HeadFiles(out)
+    known = files.integers("token_map", report["vocabulary"])
+    assert len(set(known.tolist()) & set(CYCLE.values())) == 58
+    assert files.matrix("lm_heads.1.weight", report["vocabulary"], 320).type_name == "bf16"
+    assert files.vector("blocks.1.layers.0.bias", 320).dtype == np.float32
+
+
+def test_bfloat16_is_the_nearest_and_ties_go_to_even():
+    values = np.array([1.0, 1.00390625, 1.01171875, -3.1415927, 0.0], np.float32)
+    back = (bfloat16(values).astype(np.uint32) << 16).view(np.float32)
+    assert back.tolist() == [1.0, 1.0, 1.015625, -3.140625, 0.0]
+
+
+def test_frequent_tokens_are_counted_in_answers_only():
+    samples = [Sample((9, 9, 9, 1, 2, 2), 3), Sample((9, 2, 3, 3, 3, 1), 1)]
+    assert frequent(samples, 2).tolist() == [2, 3]
+    assert frequent(samples, 9).tolist() == [1, 2, 3]
+
+
+def test_built_in_prompts_are_many_and_their_order_depends_on_the_seed():
+    one, two = make_prompts(None, 1), make_prompts(None, 2)
+    assert len(set(one)) == len(one) > 400
+    assert one != two
+    assert sorted(one) == sorted(two)
+
+
+def test_eagle_heads_learn_what_follows(tmp_path, target, config, prompts):
+    """Two layers, whose inputs and output are the states of the same tokens."""
+    folder = tmp_path / "deeper"
+    shutil.copytree(target, folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors |= {n.replace("layers.0", "layers.1"): t for n, t in tensors.items() if "layers.0" in n}
+    save_file(tensors, folder / "model.safetensors")
+    settings = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 2}
+    (folder / "config.json").write_text(json.dumps(settings))
+    deeper = replace(config, model=ModelConfig(model=str(folder)))
+    out = tmp_path / "heads"
+    report = distill(deeper, plan(out, prompts, method="eagle", steps=120), Notes())
+    assert report["acceptance_by_depth"][1] > 0.8
+    backend = make_backend("native")
+    model = load_model(open_checkpoint(folder), backend, 256)
+    shared = Target(spec=model.spec, embed=model.weights.embed, head=model.weights.head)
+    assert load_eagle(out, backend, shared, 256).taps.inputs_of == (0, 1, 2)
+    counts = drafted(folder, f"eagle={out},depth=2")
+    assert counts["drafts_accepted"] > 0.8 * counts["drafts_checked"] > 20
+
+
+def drafted(folder, speculate) -> dict:
+    """Counts of a greedy answer of the target with these heads."""
+    core = Rig(folder, "native", 1, 256).core(num_blocks=64, dtype="f32", speculate=speculate)
+    sampling = SamplingParams(temperature=0.0, seed=0, max_tokens=60)
+    Drive(core).run([Request(request_id="r", prompt_ids=(97, 98), sampling=sampling)])
+    return dict(core.stats().counters)
+
+
+def test_what_the_report_promises_is_what_drafting_gives(trained, target):
+    out, report, _ = trained
+    counts = drafted(target, f"medusa={out},depth=2")
+    assert counts["drafts_checked"] > 20
+    share = counts["drafts_accepted"] / counts["drafts_checked"]
+    assert abs(share - sum(report["acceptance_by_depth"]) / 2) < 0.15
+
+
+def test_eagle_heads_of_one_layer_are_refused(tmp_path, config, prompts):
+    with pytest.raises(ConfigError, match="need a model of 2 layers, this has 1; take --heads medusa"):
+        distill(config, plan(tmp_path / "x", prompts, method="eagle"), Notes())
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"minutes": 0}, r"--minutes must be in \[0.01, 10000\], got 0"),
+        ({"heads": 17}, r"--depth must be in \[1, 16\], got 17"),
+        ({"vocab": 3}, "--vocab"),
+        ({"temperature": 2.5}, "--temperature"),
+        ({"max_tokens": 8}, "--max-tokens"),
+        ({"seed": -1}, "--seed"),
+    ],
+)
+def test_impossible_plans_are_refused(tmp_path, prompts, more, words):
+    with pytest.raises(ConfigError, match=words):
+        plan(tmp_path / "x", prompts, **more)
+
+
+def test_unknown_heads_are_refused_by_name(tmp_path):
+    with pytest.raises(ConfigError, match="--heads must be one of medusa, eagle, got 'hydra'"):
+        Plan(method="hydra", out=tmp_path)
+
+
+def test_a_folder_with_other_things_is_not_written_to(tmp_path, config, prompts):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(ConfigError, match=r"thesis\.tex"):
+        distill(config, plan(tmp_path, prompts), Notes())
+    with pytest.raises(ConfigError, match="is a file"):
+        distill(config, plan(tmp_path / "thesis.tex", prompts), Notes())
+    assert (tmp_path / "thesis.tex").read_text() == "x"
+
+
+def test_prompts_that_cannot_be_used_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        make_prompts(tmp_path / "none", 0)
+    (tmp_path / "one").write_text("only one\n\n")
+    with pytest.raises(ConfigError, match="holds 1 prompts; 2"):
+        make_prompts(tmp_path / "one", 0)
+    monkeypatch.setattr(prompts_page, "MAX_FILE_BYTES", 4)
+    with pytest.raises(ConfigError, match="larger than"):
+        make_prompts(tmp_path / "one", 0)
+
+
+def test_answers_too_short_to_learn_from_are_said_so(tmp_path, config, prompts):
+    with pytest.raises(ConfigError, match="too short"):
+        distill(config, plan(tmp_path / "x", prompts, heads=16, max_tokens=16), Notes())
