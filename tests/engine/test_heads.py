@@ -1,16 +1,20 @@
 """Medusa and EAGLE heads: the answers are those without, drafts are right where heads know the target."""
 
 import random
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
 
 from headrace.base.request import FinishReason, Request, SamplingParams
 from headrace.compute.runner import runner as runner_page
-from headrace.compute.spec.states import Seen, SeenRow
+from headrace.compute.runner.seen import seen_in_pass
+from headrace.compute.spec.states import Seen
+from headrace.host.sched.drafts.depth import Depth
 from tests.engine.test_speculation import repetitive
 from tests.kit.engine import VOCAB, Drive, Rig, random_requests, random_shape, rig
 from tests.kit.heads import WIDTH, counting, random_eagle, random_medusa, scripted_eagle, scripted_medusa
@@ -172,6 +176,77 @@ def test_preempted_and_forked_sequences_and_cached_prefixes_go_on_being_drafted_
     assert counts["drafts_accepted"] == counts["drafts_checked"]
 
 
+def drafts_of(core, requests, **when) -> dict[tuple[int, ...], list[int]]:
+    """What the drafter says after each sequence of tokens that it is asked about."""
+    drafter, state, found = core.runner._parts.drafting._watchers[0], core.runner._state, {}
+    propose = drafter.propose
+
+    def noted(asks):
+        keys = [tuple(state.tokens[ask.slot, : state.num_tokens[ask.slot]].tolist()) for ask in asks]
+        made = propose(asks)
+        for key, ask, drafts in zip(keys, asks, made, strict=True):
+            if ask.most == 4 and len(drafts) == 4:
+                assert found.setdefault(key, drafts) == drafts
+        return made
+
+    drafter.propose = noted
+    Drive(core).run(requests, **when)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafts_do_not_depend_on_how_a_sequence_was_computed(random_heads, kind):
+    """Chunks, preemption, forks, cached prompts: the drafter's keys and values are those of the sequence."""
+    subject, rng = rig("native", 1), random.Random(3)
+    prompts = [tuple(rng.randrange(3, VOCAB) for _ in range(length)) for length in (21, 34, 50)]
+    requests = [
+        Request(
+            request_id=f"r{i}.{k}",
+            prompt_ids=prompt,
+            sampling=SamplingParams(temperature=0.0, seed=1, max_tokens=24, repetition_penalty=1.1),
+            leader=f"r{i}.0" if k else None,
+        )
+        for i, prompt in enumerate(prompts)
+        for k in range(3)
+    ]
+    setting, alone = random_heads[kind] + ",depth=4", dict[tuple[int, ...], list[int]]()
+    for request in requests[::3]:
+        alone |= drafts_of(
+            subject.core(slots=1, prefix_cache=False, dtype="f32", speculate=setting), [request]
+        )
+    core = subject.core(num_blocks=56, block_size=4, slots=6, budget=19, dtype="f32", speculate=setting)
+    later = [replace(r, request_id="again" + r.request_id, leader=None) for r in requests if r.leader is None]
+    found = drafts_of(core, [*requests, *later], arrivals={r.request_id: 60 for r in later})
+    common = found.keys() & alone.keys()
+    assert len(common) > 40
+    assert {key: found[key] for key in common} == {key: alone[key] for key in common}
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_p": 0.9, "repetition_penalty": 1.3},
+        {"temperature": 1.5, "logit_bias": ((50, 2.0), (60, -9.0)), "bad_words_ids": ((70,),)},
+    ],
+    ids=str,
+)
+def test_sampled_drafts_agree_because_their_noise_is_the_same(tmp_path, sampling):
+    """A target that hardly prefers any token: without its noise a draft would be right one time in 300."""
+    path, table = counting()
+    soft = tmp_path / "soft"
+    shutil.copytree(path, soft)
+    tensors = load_file(soft / "model.safetensors")
+    tensors["lm_head.weight"] *= 0.02
+    save_file(tensors, soft / "model.safetensors")
+    heads = scripted_eagle(tmp_path / "heads", table, feeds="token")
+    core = Rig(soft, "native", 1, 256).core(num_blocks=64, dtype="f32", speculate=f"eagle={heads},depth=4")
+    life = Drive(core).run([ask("r", max_tokens=200, **sampling)])["r"]
+    assert len(set(life.tokens)) > 60
+    counts = core.stats().counters
+    assert counts["drafts_accepted"] > 0.97 * counts["drafts_checked"] > 100
+
+
 def test_no_more_drafts_are_promised_than_there_are_heads(known, tmp_path):
     """Else rows would get blocks and tokens of the budget for drafts that nobody makes."""
     subject, _ = known
@@ -224,45 +299,28 @@ def test_acceptance_by_place_is_what_the_heads_say(known, tmp_path):
 PINNED = [27, 23, 11, 3]
 
 
-def shifted(by: int):
-    """`seen_in_pass` whose rows are `by` states off: the wrong row after a partly accepted one."""
-
-    def plant(pieces, outcomes, context, kept):
-        seen = runner_page_seen(pieces, outcomes, context, kept)
-        most = len(context.logit_rows) - 1
-        rows = [
-            SeenRow(
-                row.slot,
-                row.start,
-                row.count,
-                max(0, row.first - by),
-                min(max(row.last_wanted - by, -1 if row.last_wanted < 0 else 0), most),
-            )
-            for row in seen.rows
-        ]
-        return Seen(rows, seen.token_ids, seen.kept)
-
-    return plant
-
-
-runner_page_seen = runner_page.seen_in_pass
+def one_row_off(pieces, outcomes, context, kept):
+    """`seen_in_pass` with each state where the one after it belongs."""
+    seen = seen_in_pass(pieces, outcomes, context, kept)
+    return Seen(seen.rows, seen.token_ids, [np.roll(states, 1, axis=0) for states in seen.kept])
 
 
 @pytest.mark.parametrize("kind", ["medusa", "eagle, by features"])
 def test_states_that_are_one_row_off_are_noticed(known, kind, monkeypatch):
     """SP-8: what the tests above would miss if acceptance did not count."""
-    monkeypatch.setattr(runner_page, "seen_in_pass", shifted(1))
+    monkeypatch.setattr(runner_page, "seen_in_pass", one_row_off)
     subject, heads = known
     core = subject.core(num_blocks=64, dtype="f32", speculate=f"{heads[kind]},depth=4")
     life = Drive(core).run([ask("r")])["r"]
     assert life.tokens == list(range(23, 74))
     counts = core.stats().counters
-    # A row with nothing accepted has one state only, so every second row is right again.
-    assert counts["drafts_accepted"] < 0.6 * counts["drafts_checked"]
+    assert counts["drafts_accepted"] < 0.2 * counts["drafts_checked"]
 
 
-def test_eagle_takes_long_prompts_and_long_plain_stretches_in(known):
+def test_eagle_takes_long_prompts_and_long_plain_stretches_in(known, monkeypatch):
     """Pieces of a prompt, and tokens that were decoded while nothing was drafted, are taken in by and by."""
+    choices = iter([0] * 30 + [4] * 1000)
+    monkeypatch.setattr(Depth, "_best", lambda self, found, rows, room: min(next(choices), len(found), room))
     subject, heads = known
     core = subject.core(num_blocks=64, budget=40, dtype="f32", speculate=f"{heads['eagle, by features']}")
     lives = Drive(core).run([ask("r", 3, 120, max_tokens=60), ask("s", 3, 7, max_tokens=150)])
@@ -298,4 +356,4 @@ def test_the_states_of_the_scripted_target_are_its_tokens(known):
     Drive(core).run([ask("r", max_tokens=3)])
     states = core.runner._parts.drafting._watchers[0]._states._states
     assert int(np.argmax(states[0])) in range(22, 26)
-    assert np.isclose(states.max(), WIDTH**0.5, rtol=1e-3)
+    assert np.isclose(states.max(), WIDTH**0.5, rtol=1e-2)
