@@ -16,7 +16,7 @@ from headrace.host.sched.cost import StepCost
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.sequence import WaitReason
 from headrace.host.timeline.explain import explain
-from headrace.host.timeline.times import MOST_OTHERS, StepTime, Times, prefill_share
+from headrace.host.timeline.times import MOST_OTHERS, Prefill, StepTime, Times, prefill_share
 from tests.kit.host import Case, World, make_request, run_case
 from tests.unit.test_rows import sequence
 
@@ -129,6 +129,18 @@ def test_a_slot_without_a_row_says_why(reason: WaitReason) -> None:
     assert busy.times.stalls == {}
 
 
+def test_making_drafts_is_no_part_of_what_prompts_took() -> None:
+    """A step of 1 s, half of it for drafts; a row decodes in 0.25 s: the other 0.25 s are the prompt's."""
+    batch = Batch(step=1, left=10, notes=StepNotes(planned_s=1.0))
+    batch.add_decode(sequence(2, max_tokens=8), Grant())
+    batch.notes.prefills[99] = Prefill("other", "", 4)
+    cost = StepCost()
+    cost.observe(0.25, 0, 1)
+    result = StepResult(step=1, rows=(), seconds=1.0, draft_s=0.5)
+    time = batch.time(result, 2.0, cost, [])
+    assert (time.share, time.draft_share) == (0.5, 0.5)
+
+
 def test_waiting_for_ones_tenant_is_tenant_limit() -> None:
     terms = Terms(tenant=Tenant(name="t", max_running=1))
     w = world()
@@ -237,6 +249,10 @@ def test_making_drafts_is_draft_for_who_gets_them_and_for_who_waits_beside() -> 
     )
     step.book(times, Row(slot=SlotId(0), lease=1, start=4, count=1))
     assert times.told({}, 0.0, 0.0) == (Part(PartName.DECODE, 1.5), Part(PartName.DRAFT, 0.5, "others"))
+    asking, checking = Times(1.0), Times(1.0)
+    step.book(asking, Row(slot=SlotId(0), lease=1, start=4, count=1, max_drafts=2))
+    step.book(checking, Row(slot=SlotId(0), lease=1, start=4, count=3, num_drafts=2))
+    assert [t.draft_s for t in (asking, checking)] == [0.5, 0.5]
     assert "drafts were made for others" in explain(
         Timeline(
             request_id="a",
