@@ -288,17 +288,18 @@ UNITS += ('{"name":"', "[f(", "[", "<think>", " ", "[TOOL_CALLS]f{")
 @pytest.mark.parametrize("dialect", DIALECTS.names())
 @pytest.mark.parametrize("unit", UNITS)
 def test_hostile_text_takes_linear_time(dialect, unit):
-    """CVE-2025-48887: no backtracking; 100 kB of the beginning of a call."""
+    """CVE-2025-48887: no backtracking; 48 kB of the beginning of a call. In seconds of this process, and tried
+    again, as others may use the cores: what grows with the square takes 64 times as long each time."""
     how = plan(dialect, reasoning=THINK)
 
     def seconds(size: int) -> float:
         text = (unit * (size // len(unit) + 1))[:size]
         pieces = [text[i : i + 4] for i in range(0, size, 4)]
         best = 9.0
-        for _ in range(3):
-            begin = time.perf_counter()
+        for _ in range(2):
+            begin = time.process_time()
             split(how, pieces)
-            best = min(best, time.perf_counter() - begin)
+            best = min(best, time.process_time() - begin)
         return best
 
-    assert seconds(100_000) < 16 * seconds(12_500) + 0.05
+    assert any(seconds(48_000) < 16 * seconds(6_000) + 0.02 for _ in range(4))
