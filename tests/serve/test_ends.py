@@ -9,7 +9,8 @@ import signal
 import socket
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -18,7 +19,9 @@ from headrace.base.config import EngineConfig, ModelConfig, ServeConfig
 from headrace.base.errors import ConfigError
 from headrace.serve import server as module
 from headrace.serve.address import bind, listen
+from headrace.serve.metrics import ServerMetrics
 from headrace.serve.server import InFlight
+from headrace.serve.state import Served
 from tests.kit.engine import tiny_llama
 from tests.serve.conftest import serving
 from tests.serve.test_commands import run
@@ -101,6 +104,50 @@ def test_a_request_that_would_not_end_is_cut_and_told_so() -> None:
     asyncio.run(run())
     assert [m["status"] for m in said if "status" in m] == [200, 503]
     assert b"shutting_down" in said[-1]["body"]
+
+
+def test_term_ends_with_requests_that_nobody_thought_of(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entered = asyncio.Event()
+
+    async def stuck(scope: Any, receive: Any, send: Any) -> None:
+        entered.set()
+        await asyncio.sleep(60)
+
+    class Engine:
+        async def close(self, drain_s: float) -> None:
+            assert drain_s == 0.0
+
+    config, metrics = ServeConfig(drain_s=0.05), ServerMetrics()
+    state = SimpleNamespace(config=config, metrics=metrics, batches=None, llm=Engine(), draining=False)
+
+    async def run() -> bytes:
+        sock, listens = bind(ServeConfig(port=0)), asyncio.Event()
+        loop = module._Loop(stuck, cast("Served", state), listens.set)
+        running = asyncio.create_task(loop.run(sock))
+        await listens.wait()
+        reader, writer = await asyncio.open_connection(*sock.getsockname())
+        writer.write(b"GET /fresh HTTP/1.1\r\nHost: x\r\n\r\n")
+        await entered.wait()
+        loop._on_signal()
+        answer = await reader.read()
+        writer.close()
+        await running
+        return answer
+
+    async def in_time() -> bytes:
+        async with asyncio.timeout(10):
+            return await run()
+
+    answer = asyncio.run(in_time())
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"the server stopped before the request was answered" in answer
+    assert state.draining
+    assert [r.getMessage() for r in caplog.records if r.levelno >= 30] == [
+        "GET '/fresh' was cut: the server stops"
+    ]
+    assert "Cancel" not in capsys.readouterr().err, "the HTTP library had to end it"
 
 
 def test_of_two_programs_that_took_an_address_one_may_listen() -> None:

@@ -288,8 +288,8 @@ UNITS += ('{"name":"', "[f(", "[", "<think>", " ", "[TOOL_CALLS]f{")
 @pytest.mark.parametrize("dialect", DIALECTS.names())
 @pytest.mark.parametrize("unit", UNITS)
 def test_hostile_text_takes_linear_time(dialect, unit):
-    """CVE-2025-48887: no backtracking; 48 kB of the beginning of a call. In seconds of this process, and tried
-    again, as others may use the cores: what grows with the square takes 64 times as long each time."""
+    """CVE-2025-48887: no backtracking; 48 kB of the beginning of a call. In seconds of the cores, and tried
+    again, as others use them: what grows with the square takes 64 times as long each time."""
     how = plan(dialect, reasoning=THINK)
 
     def seconds(size: int) -> float:

@@ -80,7 +80,8 @@ def test_a_new_backend_needs_no_word_of_the_engine(monkeypatch):
         monkeypatch.setitem(sys.modules, "headrace.compute.ops.backends.imagined", ModuleType("imagined"))
         found = resolve(config(), MODEL, replace(DEVICE, backend="imagined", heads=head_sizes("imagined")))
         assert found.geometry.dtype == "int8"
-        assert next(s.reason for s in found.settings if s.name == "kv.dtype") == "because"
+        noted = next(s for s in found.settings if s.name == "kv.dtype")
+        assert (noted.value, noted.reason) == ("int8", "because")
         assert found.model.weight_bytes(found.backend) == weights
     for file in (resolve_module, build_module):
         assert not re.search(r"""["'](native|reference)["']""", Path(file.__file__).read_text())
