@@ -211,12 +211,11 @@ void check_report(const Request &r, const Outcome &o, const char *name) {
     }
 }
 
-void check_random() {
+void check_random(int trials, const std::vector<int32_t> &sizes) {
     Random random(11);
     int close = 0, compared = 0;
-    for (int trial = 0; trial < 1500; trial++) {
-        const int32_t sizes[] = {1, 2, 7, 31, 64, 65, 100, 1000, 4097};
-        const Request r = random_request(random, sizes[random.below(9)]);
+    for (int trial = 0; trial < trials; trial++) {
+        const Request r = random_request(random, sizes[random.below((int32_t)sizes.size())]);
         const Naive want = naive(r);
         Outcome first;
         for (const Kernels *k : kernel_sets()) {
@@ -255,6 +254,44 @@ void check_large() {
             check_report(r, o, k->name);
         }
     }
+}
+
+// A sample that misleads: nearly all of the mass lies in the groups that it takes, or in none of them.
+void check_guesses() {
+    Random random(29);
+    for (int trial = 0; trial < 84; trial++) {
+        Request r;
+        r.logits = random.normals(30000, trial % 3 ? 1.0f : 0.01f);
+        for (size_t i = 0; i < r.logits.size(); i++)
+            if ((i / 64 % 16 == 8) == (trial % 2 == 0)) r.logits[i] += trial % 5 ? 6.0f : 30.0f;
+        r.top_p = trial % 4 == 0 ? 0.999f : random.unit();
+        r.top_k = trial % 4 == 1 ? 1 + random.below(29999) : 0;
+        r.position = trial;
+        if (trial % 7 == 0) {                // values that differ until they are scaled
+            for (float &x : r.logits) x *= 1e-9f;
+            r.logits[17] = 3;
+        }
+        const Naive want = naive(r);
+        for (const Kernels *k : kernel_sets())
+            check(want.close || run(*k, r).token == want.token, "%s: misled row %d", k->name, trial);
+    }
+}
+
+// 300 of 17,000 nearly equal tokens are kept: all of them are drawn at some time, and no other.
+void check_last_place() {
+    Random random(31);
+    Request r;
+    r.logits = random.normals(17000, 1e-5f);
+    const std::vector<int32_t> order = in_order(r.logits);
+    for (bool by_mass : {false, true})
+        for (const Kernels *k : kernel_sets()) {
+            std::vector<int> drawn(r.logits.size(), 0);
+            r.top_k = by_mass ? 0 : 300;
+            r.top_p = by_mass ? 299.5f / 17000 : 1.0f;
+            for (r.position = 0; r.position < 3000; r.position++) drawn[run(*k, r).token]++;
+            for (size_t i = 0; i < order.size(); i++)
+                check((drawn[order[i]] > 0) == (i < 300), "%s: place %zu was drawn %d times", k->name, i, drawn[order[i]]);
+        }
 }
 
 // More equal or nearly equal values in one bin than there is room for.
@@ -360,7 +397,10 @@ void check_distribution() {
 
 int main() {
     check_philox();
-    check_random();
+    check_random(1500, {1, 2, 7, 31, 64, 65, 100, 1000, 4097});
+    check_random(400, {16321, 16385, 20000, 40001});             // long enough to walk from a guess
+    check_guesses();
+    check_last_place();
     check_large();
     check_crowded();
     check_errors();

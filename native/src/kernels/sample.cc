@@ -12,7 +12,7 @@
 // largest possible noise cannot beat the best so far are skipped, which is exact.
 #include "kernels/decl.h"
 #include "kernels/philox.h"
-#include "kernels/sample_select.h"
+#include "kernels/sample_walk.h"
 
 namespace headrace {
 namespace HR_ISA {
@@ -65,7 +65,7 @@ Limit keep(const SampleArgs &a, const Scores &s) {
         double known = 0;
         for (int32_t g = 0; g < s.groups; g += 8) known += (double)sum(known_masses(s, g, limit));
         const float floor = (float)__builtin_log((1.0 - (double)a.top_p) * greatest(known, 0.999) / a.vocab) - 1e-3f;
-        limit = shorter(limit, select_prefix(s, {true, (double)a.top_p, floor, limit}));
+        limit = shorter(limit, walk_to(s, {true, (double)a.top_p, floor, limit}));
     }
     return limit;
 }
@@ -87,7 +87,10 @@ int32_t least_word(float d) {
 }
 
 // Step 10 for ids [first, first + 32), whose values start at p. A word below `least` cannot lift one of them to the best.
-HR_INLINE void draw_block(const Scores &s, const RoundKeys &keys, Limit limit, const float *p, int32_t first, int32_t least, Best *best) {
+HR_INLINE void draw_block(const Scores &s, const RoundKeys &keys, Limit limit, float bound, const float *p, int32_t first, int32_t least,
+                          Best *best) {
+    const F8 highest = max(max(load(p), load(p + 8)), max(load(p + 16), load(p + 24)));
+    if (bits(less_equal(splat(bound), highest)) == 0) return;             // nothing here is kept
     const NoiseWords words = noise_words(keys, first);
     const I8 most = max(max(words.word[0], words.word[1]), max(words.word[2], words.word[3]));
     if (bits(greater(most, splat(least - 1))) == 0) return;
@@ -106,22 +109,23 @@ HR_INLINE void draw_block(const Scores &s, const RoundKeys &keys, Limit limit, c
     }
 }
 
-void draw_group(const Scores &s, const RoundKeys &keys, Limit limit, int32_t g, Best *best) {
+void draw_group(const Scores &s, const RoundKeys &keys, Limit limit, float bound, int32_t g, Best *best) {
     const float *p = s.group_at(g);
     for (int32_t i = 0; i < s.group; i += kNoiseBlock)
-        draw_block(s, keys, limit, p + i, g * s.group + i, least_word(best->value - s.maxima[g]), best);
+        draw_block(s, keys, limit, bound, p + i, g * s.group + i, least_word(best->value - s.maxima[g]), best);
 }
 
 // Step 10. The group of the largest value goes first, so that most others need not be looked at.
 int32_t draw(const Scores &s, NoiseKey key, Limit limit) {
     const RoundKeys keys(key);
+    const float bound = raw_bound(s, limit.value);
     Best best = {kMinusInfinity, INT32_MAX};
     int32_t start = 0;
     while (start < s.groups - 1 && s.maxima[start] != 0.0f) start++;
-    draw_group(s, keys, limit, start, &best);
+    draw_group(s, keys, limit, bound, start, &best);
     for (int32_t g = 0; g < s.groups; g++)
         if (g != start && s.maxima[g] >= limit.value && s.maxima[g] + kNoiseBound >= best.value)
-            draw_group(s, keys, limit, g, &best);
+            draw_group(s, keys, limit, bound, g, &best);
     return best.id;
 }
 

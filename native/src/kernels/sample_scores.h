@@ -56,7 +56,23 @@ struct Scores {
         const F8 x = load(p) - splat(shift);
         return divisor == 1.0f ? x : x / splat(divisor);
     }
+    float scaled_of(float raw) const { return divisor == 1.0f ? raw - shift : (raw - shift) / divisor; }
 };
+
+// The float of a number that ascends with it, from -infinity to infinity.
+HR_INLINE float nth_float(int32_t n) { return bits_float((uint32_t)(n ^ (n >> 31 & 0x7fffffff))); }
+
+// The least raw value whose scaled one is at least `value`. Scaling keeps the order, so comparing raw values with it tells
+// the same without scaling them. By bisection, as a long run of raw values may have one scaled value (all tiny ones, say).
+inline float raw_bound(const Scores &s, float value) {
+    if (!(value > kMinusInfinity && value < kInfinity)) return value;
+    int64_t low = -0x7f800001ll, high = 0x7f800000ll;          // the numbers of -infinity and infinity
+    while (high - low > 1) {
+        const int32_t middle = (int32_t)((low + high) >> 1);
+        (s.scaled_of(nth_float(middle)) >= value ? high : low) = middle;
+    }
+    return nth_float((int32_t)high);
+}
 
 // Group maxima of raw values; `top` is the largest. Returns false if a value is NaN or +inf, or the row is too long.
 inline bool open_scores(const float *values, int32_t count, Scores *s, float *top) {

@@ -137,35 +137,46 @@ struct Candidates {
     int32_t ids[kCandidates];
 };
 
-// Values of one bin inside the limit; bin -1: all from cut.low on.
-inline void collect(const Scores &s, const Goal &goal, const Cut &cut, int32_t bin, Candidates *c) {
+// Values inside the limit that `holds` tells to take; none of them is below `low`.
+template <class Holds> void collect_where(const Scores &s, const Goal &goal, float low_bound, Holds holds, Candidates *c) {
     c->count = 0;
-    F8 high = splat(kMinusInfinity), low = splat(kInfinity);
+    c->high = kMinusInfinity;
+    c->low = kInfinity;
     for (int32_t g = 0; g < s.groups; g++) {
-        if (s.maxima[g] < goal.limit.value || s.maxima[g] < cut.low) continue;
-        const float *p = s.group_at(g);
-        for (int32_t i = 0; i < s.group; i += 8) {
-            const F8 v = s.scaled(p + i);
-            const int32_t first = g * s.group + i;
-            const I8 place = cut.by_key ? cut.bin_of<true>(v) : cut.bin_of<false>(v);
-            M8 in = bin < 0 ? less_equal(splat(cut.low), v) : equal(place, splat(bin));
-            in = in & inside(v, first, goal.limit);
-            uint32_t lanes = bits(in);
-            if (lanes == 0) continue;
-            high = max(high, select(in, v, high));
-            low = min(low, select(in, v, low));
-            float values[8];
-            store(values, v);
-            for (; lanes != 0; lanes &= lanes - 1, c->count++) {
-                if (c->count >= kCandidates) continue;
-                const int32_t lane = __builtin_ctz(lanes);
-                c->values[c->count] = values[lane];
-                c->ids[c->count] = first + lane;
+        if (s.maxima[g] < goal.limit.value || s.maxima[g] < low_bound) continue;
+        for (int32_t at = 0; at < s.group; at += kRun) {
+            const float *p = s.group_at(g) + at;
+            uint64_t held = 0;               // a run at a time: whether a vector holds one is hard to predict
+            HR_UNROLL for (int32_t i = 0; i < kRun; i += 8) held |= (uint64_t)bits(holds(p + i)) << i;
+            for (; held != 0; held &= held - 1) {
+                const int32_t lane = __builtin_ctzll(held), id = g * s.group + at + lane;
+                const float v = s.scaled_of(p[lane]);
+                if (v < goal.limit.value || (v == goal.limit.value && id > goal.limit.id)) continue;
+                c->high = greatest(c->high, v);
+                c->low = least(c->low, v);
+                if (c->count < kCandidates) {
+                    c->values[c->count] = v;
+                    c->ids[c->count] = id;
+                }
+                c->count++;
             }
         }
     }
-    c->high = max_of(high);
-    c->low = -max_of(neg(low));
+}
+
+// Values of one bin inside the limit; bin -1: all from cut.low on.
+inline void collect(const Scores &s, const Goal &goal, const Cut &cut, int32_t bin, Candidates *c) {
+    collect_where(s, goal, cut.low, [&](const float *p) {
+        const F8 v = s.scaled(p);
+        if (bin < 0) return less_equal(splat(cut.low), v);
+        return equal(cut.by_key ? cut.bin_of<true>(v) : cut.bin_of<false>(v), splat(bin));
+    }, c);
+}
+
+// Values in [low, high) inside the limit.
+inline void collect_between(const Scores &s, const Goal &goal, float low, float high, Candidates *c) {
+    const F8 first = splat(raw_bound(s, low)), end = splat(raw_bound(s, high));
+    collect_where(s, goal, low, [&](const float *p) { return less_equal(first, load(p)) & less(load(p), end); }, c);
 }
 
 inline void weigh_all(bool by_mass, float bound, Candidates *c) {
@@ -276,26 +287,23 @@ inline Limit select_prefix(const Scores &s, const Goal &goal) {
     }
 }
 
-// The k-th largest of the group maxima, k <= groups.
-inline float kth_maximum(const Scores &s, int32_t k) {
+// A value that at least k values reach, k <= groups: the k-th largest maximum of at least 8 k runs of groups, or of all groups.
+inline float reached_by(const Scores &s, int32_t k) {
+    const int32_t run = greatest(s.groups / (8 * k), 1);
     Candidates c;
-    c.count = s.groups;
+    c.count = 0;
     c.high = kMinusInfinity;
     c.low = kInfinity;
-    for (int32_t g = 0; g < s.groups; g++) {
-        c.values[g] = s.maxima[g];
-        c.ids[g] = g;
-        c.high = greatest(c.high, s.maxima[g]);
-        c.low = least(c.low, s.maxima[g]);
+    for (int32_t g = 0; g < s.groups; c.count++) {
+        float top = kMinusInfinity;
+        for (const int32_t end = least(g + run, s.groups); g < end; g++) top = greatest(top, s.maxima[g]);
+        c.values[c.count] = top;
+        c.ids[c.count] = c.count;
+        c.high = greatest(c.high, top);
+        c.low = least(c.low, top);
     }
     weigh_all(false, 0, &c);
     return select_among(&c, 0, (double)k).value;
-}
-
-// The k first places, k > 0. If there are k groups, the k-th largest of their maxima is a floor: k values reach it.
-inline Limit first_places(const Scores &s, int32_t k) {
-    const float floor = k <= s.groups ? kth_maximum(s, k) : kMinusInfinity;
-    return select_prefix(s, {false, (double)k, floor, {kMinusInfinity, kAnyId}});
 }
 
 }  // namespace HR_ISA
