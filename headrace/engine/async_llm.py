@@ -95,25 +95,27 @@ class AsyncLLM:
         self._mail: Mail | None = None
 
     @classmethod
-    async def start(cls, config: EngineConfig, spawned: Spawned | None = None) -> "AsyncLLM":
+    async def start(cls, config: EngineConfig, launch: "Launch | None" = None) -> "AsyncLLM":
         """Load the model; spawns the engine process unless `config.serve.in_process`.
 
-        `spawned` is an engine process that was started already.
+        `launch` is that of an engine process that loads the model already.
 
         Raises:
             HeadraceError: the model cannot be used, or the settings are impossible.
         """
-        return await asyncio.to_thread(cls._start, config, spawned)
+        return await asyncio.to_thread(cls._start, config, launch)
 
     @classmethod
-    def _start(cls, config: EngineConfig, spawned: Spawned | None) -> "AsyncLLM":
-        phases = Phases()
+    def _start(cls, config: EngineConfig, launch: "Launch | None") -> "AsyncLLM":
         client: CoreClient
         if config.serve.in_process:
+            phases = Phases()
             opened, core = open_and_build(config, phases)
             client = LocalClient(core, phases.seconds)
         else:
-            opened, client = _open_and_launch(config, spawned, phases)
+            launch = launch or Launch(config)
+            phases, client = launch.phases, launch.client
+            opened = launch.result()
         with phases.phase("chat template"):
             opened.text.chat_template.prepare()
         return cls(opened, client, phases.seconds)
@@ -310,18 +312,39 @@ class AsyncLLM:
         await asyncio.to_thread(self.frontend.close)
 
 
-def _open_and_launch(
-    config: EngineConfig, spawned: Spawned | None, phases: Phases
-) -> tuple[OpenedModel, RemoteClient]:
-    """The engine process imports while headers are read here, and loads while the tokenizer is made."""
-    client = RemoteClient(watch=config.watch, spawned=spawned)
-    try:
-        opened = open_model(config, phases, with_text=False)
-        text = TextLoading(config, opened.checkpoint)
-        with phases.phase("engine process"):
-            client.load(opened.resolved.pinned())
-        with phases.phase("tokenizer"):
-            return replace(opened, text=text.result()), client
-    except BaseException:
-        client.close()
-        raise
+class Launch:
+    """A model on its way into an engine process; the tokenizer is made here meanwhile.
+
+    Args:
+        config: the settings.
+        spawned: a process that was started already, and imports its modules while headers are read here.
+
+    Raises:
+        HeadraceError: the model cannot be used, or the settings are impossible.
+    """
+
+    def __init__(self, config: EngineConfig, spawned: Spawned | None = None) -> None:
+        self.phases = Phases()
+        self.client = RemoteClient(watch=config.watch, spawned=spawned)
+        try:
+            self._opened = open_model(config, self.phases, with_text=False)
+            self._text = TextLoading(config, self._opened.checkpoint)
+            self.client.begin(self._opened.resolved.pinned())
+        except BaseException:
+            self.client.close()
+            raise
+
+    def result(self) -> OpenedModel:
+        """Wait until the model is loaded and its text side made; closes the client where that fails.
+
+        Raises:
+            HeadraceError: it could not be loaded.
+        """
+        try:
+            with self.phases.phase("engine process"):
+                self.client.await_loaded()
+            with self.phases.phase("tokenizer"):
+                return replace(self._opened, text=self._text.result())
+        except BaseException:
+            self.client.close()
+            raise

@@ -18,8 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.base.config import BatchConfig, EngineConfig
 from headrace.base.errors import ConfigError
-from headrace.engine.async_llm import AsyncLLM
-from headrace.engine.process.spawn import Spawned
+from headrace.engine.async_llm import AsyncLLM, Launch
 from headrace.serve.address import listen, url_of
 from headrace.serve.app import build_app
 from headrace.serve.connection import http_config
@@ -37,7 +36,7 @@ Announce = Callable[[AsyncLLM, str], None]
 
 
 async def serve(
-    config: EngineConfig, announce: Announce, sock: socket.socket, spawned: Spawned | None = None
+    config: EngineConfig, announce: Announce, sock: socket.socket, launch: Launch | None = None
 ) -> None:
     """Run the server until a signal ends it.
 
@@ -45,15 +44,20 @@ async def serve(
         config: the settings.
         announce: told when requests are accepted.
         sock: from `address.bind`; closed here.
-        spawned: an engine process that was started already; None: one is started when it is needed.
+        launch: of an engine process that loads the model already; None: one is started when it is needed.
 
     Raises:
         ConfigError: the settings are impossible, or another program took the address meanwhile.
     """
     with contextlib.closing(sock):
-        check_batches(config.batch)
-        load_keys(config.access)  # what is wrong with them shows before the model loads
-        llm = await AsyncLLM.start(config, spawned)
+        try:
+            check_batches(config.batch)
+            load_keys(config.access)  # what is wrong with them need not wait for the model
+        except BaseException:
+            if launch is not None:
+                launch.client.close()
+            raise
+        llm = await AsyncLLM.start(config, launch)
         try:
             app, state = build_app(llm, config)
             try:

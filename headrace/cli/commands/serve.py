@@ -42,10 +42,12 @@ def command(
 
     keep_small()
     sock = bind(settings.config.serve)  # first: a taken port costs no start
-    # The engine process imports its modules while this one imports the server.
+    # Both processes import their modules; then one loads the model while the other imports the server.
     spawned = None if settings.config.serve.in_process else spawn()
 
-    from headrace.engine.async_llm import AsyncLLM
+    from headrace.engine.async_llm import AsyncLLM, Launch
+
+    launch = Launch(settings.config, spawned) if spawned else None
     from headrace.serve.server import serve
 
     def announce(llm: AsyncLLM, url: str) -> None:
@@ -54,7 +56,7 @@ def command(
             f"Headrace serves {llm.model_name} at {url} (API under /v1, dashboard at /dashboard)", flush=True
         )
 
-    asyncio.run(serve(settings.config, announce, sock, spawned))
+    asyncio.run(serve(settings.config, announce, sock, launch))
 
 
 def _print_settings(resolved: Any, gathered: Gathered, *, is_whole: bool = False) -> None:

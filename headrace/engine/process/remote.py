@@ -78,13 +78,21 @@ class RemoteClient:
             self.load(config)
 
     def load(self, config: EngineConfig) -> None:
-        """Name the model and wait until it is loaded; once.
+        """`begin`, then `await_loaded`."""
+        self.begin(config)
+        self.await_loaded()
+
+    def begin(self, config: EngineConfig) -> None:
+        """Name the model, which the process then loads; once."""
+        self._config = config
+        self._name_model()
+
+    def await_loaded(self) -> None:
+        """Wait until the model is loaded.
 
         Raises:
             HeadraceError: it could not be loaded.
         """
-        self._config = config
-        self._name_model()
         self._await_ready()
 
     @property
