@@ -341,10 +341,13 @@ class Launch:
             HeadraceError: it could not be loaded.
         """
         try:
+            with self.phases.phase("tokenizer"):
+                text = self._text.result()
+            with self.phases.phase("chat template"):
+                text.chat_template.prepare()
             with self.phases.phase("engine process"):
                 self.client.await_loaded()
-            with self.phases.phase("tokenizer"):
-                return replace(self._opened, text=self._text.result())
+            return replace(self._opened, text=text)
         except BaseException:
             self.client.close()
             raise

@@ -82,8 +82,16 @@ class OpenedModel:
     """The model that drafts for it."""
 
 
-def open_model(config: EngineConfig, phases: Phases | None = None, *, with_text: bool = True) -> OpenedModel:
+def open_model(
+    config: EngineConfig,
+    phases: Phases | None = None,
+    *,
+    with_text: bool = True,
+    early: Checkpoint | None = None,
+) -> OpenedModel:
     """Find the model, read its headers and tokenizer, resolve the settings.
+
+    `early` is a checkpoint that was opened in the hope that it is the one.
 
     Raises:
         NotFoundError: no such model.
@@ -95,7 +103,9 @@ def open_model(config: EngineConfig, phases: Phases | None = None, *, with_text:
     with phases.phase("locate"):
         path = locate(config.model.model)
     with phases.phase("headers"):
-        checkpoint, draft = open_checkpoint(path, config.model.load_format), open_draft(config)
+        is_it = early is not None and early.path == path
+        checkpoint = early if early and is_it else open_checkpoint(path, config.model.load_format)
+        draft = open_draft(config)
     with phases.phase("resolve"):
         facts = model_facts(config, checkpoint)
         if draft is not None:

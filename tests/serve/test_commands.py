@@ -76,7 +76,7 @@ def test_inspect_reads_headers_only(smollm2_path: Path) -> None:
 
 def test_a_taken_port_is_refused_before_any_process_starts(monkeypatch) -> None:
     monkeypatch.setattr(
-        "headrace.engine.process.spawn.spawn", lambda: pytest.fail("an engine process was started")
+        "headrace.engine.process.spawn.spawn", lambda *_: pytest.fail("an engine process was started")
     )
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -43,7 +43,8 @@ def command(
     keep_small()
     sock = bind(settings.config.serve)  # first: a taken port costs no start
     # Both processes import their modules; then one loads the model while the other imports the server.
-    spawned = None if settings.config.serve.in_process else spawn()
+    asked = settings.config.model
+    spawned = None if settings.config.serve.in_process else spawn(asked.model, asked.load_format)
 
     from headrace.engine.async_llm import AsyncLLM, Launch
 

@@ -96,6 +96,12 @@ def locate(name_or_path: str, *, progress: Progress | None = None) -> Path:
     raise unknown(name_or_path)
 
 
+def present(name_or_path: str) -> Path | None:
+    """Where a model lies that is here already, not verified; None: `locate` has to say."""
+    path = cached_path(entry(name_or_path)) if name_or_path in names() else Path(name_or_path).expanduser()
+    return path if path.is_file() or (path / "config.json").is_file() else None
+
+
 def _locate_entry(e: CatalogueEntry, progress: Progress | None) -> Path:
     path = cached_path(e)
     if not path.is_file():

@@ -1,10 +1,11 @@
-"""The engine process: `python -m headrace.engine.process FD`. Ends when its parent disappears."""
+"""The engine process: `python -m headrace.engine.process FD [MODEL FORMAT]`. Ends when its parent does."""
 
 import gc
 import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event as Flag
 from threading import Thread, current_thread
@@ -14,6 +15,8 @@ from headrace.base.clock import now_s
 from headrace.base.errors import EngineDeadError
 from headrace.base.faults import fault_of
 from headrace.base.messages import Failed, Ready, Shutdown
+from headrace.compute.weights.catalogue import present
+from headrace.compute.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.engine.build import Phases, build_core, open_model
 from headrace.engine.loop import EngineLoop
 from headrace.engine.process.ipc import KEEP_S, Channel, Start
@@ -25,14 +28,19 @@ def main(arguments: list[str]) -> int:
     """Load the model that the first message names, then serve commands until the end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     channel = Channel(socket.socket(fileno=int(arguments[0])))
+    phases = Phases()
+    model, load_format = arguments[1:3] if len(arguments) > 2 else ("", "")
+    with phases.phase("headers"):
+        early = _open_early(model, load_format)
     start = channel.receive()
     if not isinstance(start, Start):
         return 2
     ears = _Ears(channel)
     Thread(target=ears.listen, name="listen", daemon=True).start()
-    phases = Phases()
+    if load_format != start.config.model.load_format:
+        early = None
     try:
-        core = build_core(open_model(start.config, phases, with_text=False), phases)
+        core = build_core(open_model(start.config, phases, with_text=False, early=early), phases)
     except Exception as error:  # noqa: BLE001 - the border of the process: reported to the parent
         channel.send(Failed(fault=fault_of(error)))
         return 1
@@ -49,6 +57,15 @@ def main(arguments: list[str]) -> int:
         channel.close()  # tells the parent that the engine has ended and only files are written
         _await_threads(now_s() + KEEP_S)
     return 0
+
+
+def _open_early(model: str, load_format: str) -> Checkpoint | None:
+    """The model, opened while the parent finds out how it is to be loaded; what is wrong shows later."""
+    path = present(model) if model else None
+    if path is not None:
+        with suppress(Exception):  # raised again, and reported, when it is to be loaded
+            return open_checkpoint(path, load_format)
+    return None
 
 
 def _await_threads(until_s: float) -> None:

@@ -16,12 +16,17 @@ class Spawned:
     sock: socket.socket
 
 
-def spawn() -> Spawned:
-    """Start an engine process."""
+def spawn(model: str = "", load_format: str = "") -> Spawned:
+    """Start an engine process.
+
+    Args:
+        model: reads the header of this model, if it is here, before it is asked to load one; empty: does not.
+        load_format: of that model.
+    """
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "headrace.engine.process", str(theirs.fileno())],
+            [sys.executable, "-P", "-m", "headrace.engine.process", str(theirs.fileno()), model, load_format],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             env=child_environment(),
