@@ -13,7 +13,6 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
     generate_latest,
 )
@@ -21,11 +20,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from headrace.base.clock import now_s
-from headrace.base.metrics import e2el_s, itls_s, tpot_s, ttft_s
+from headrace.base.metrics import e2el_s, tpot_s, ttft_s
 from headrace.base.tasks import MAX_DEPTH
 from headrace.engine.cost.meter import PHASES
 from headrace.engine.outputs import EngineHealth, EngineStats, RequestOutput
 from headrace.engine.settings.notes import Setting
+from headrace.serve.front.histogram import Histogram
 from headrace.serve.front.record import Answered, Record, current_answered
 from headrace.serve.front.waits import Waits
 from headrace.serve.pages.recent import Recent
@@ -265,7 +265,7 @@ class ServerMetrics:
             self.tpot.observe(tpot)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
-        return Histogram(name, text, buckets=buckets, registry=self.registry)
+        return Histogram(name, text, buckets, self.registry)
 
 
 @dataclass(slots=True)
@@ -289,8 +289,7 @@ class RequestClock:
                     self.metrics.ttft.observe(self.answered.ttft_s)
                 last = self.last_s_by_choice.get((prompt, choice.index))
                 if last is not None:
-                    for gap_s in itls_s((last, now)):
-                        self.metrics.itl.observe(gap_s)
+                    self.metrics.itl.observe(now - last)  # `itls_s` of two outputs, at a fifth of its time
                 self.last_s_by_choice[prompt, choice.index] = now
             if choice.finish_reason is not None:
                 self.metrics.finished.labels(choice.finish_reason).inc()
