@@ -218,8 +218,8 @@ def test_where_no_step_is_without_prompts_tokens_tell_how_far_they_stretch_it(to
 
 
 def test_prompts_with_short_answers_in_a_long_queue_are_computing_not_interference():
-    few = {"decode_s": 0.02, "prefill_s": 0.95, "decode_steps": 2, "prefill_steps": 6, "stretched_s": 0.7}
-    found = verdict({**FAULTS["prefill interference"], **few, "running": 2, "waiting": 6, "compute_s": 0.5})
+    few = {"decode_s": 0.02, "prefill_s": 0.95, "decode_steps": 2, "prefill_steps": 6, "stretched_s": 1.6}
+    found = verdict({**FAULTS["prefill interference"], **few, "running": 3, "waiting": 6, "compute_s": 0.5})
     assert found["bottleneck"] == "compute"
 
 
