@@ -42,8 +42,13 @@ def repetitive(rng: random.Random, requests: list[Request]) -> list[Request]:
     return made
 
 
-def check(subject: Rig, alone: Rig, seed: int, method: str, say=None) -> int:
-    """A random schedule with drafts against solo runs without; returns how many drafts were checked."""
+def check(
+    subject: Rig, alone: Rig, seed: int, method: str, say=None, draft: Rig | None = None, counts=None
+) -> int:
+    """A random schedule with drafts against solo runs without; returns how many drafts were checked.
+
+    `draft`: the rig whose model drafts. `counts`: takes the engine's counters.
+    """
     rng = random.Random(seed)
     shape = random_shape(rng)
     capacity = shape["num_blocks"] * shape["block_size"]
@@ -56,7 +61,7 @@ def check(subject: Rig, alone: Rig, seed: int, method: str, say=None) -> int:
             for r in requests
         ]
     depth = rng.choice(["", "", *(f",depth={k}" for k in range(1, 9))])
-    core = subject.core(**shape, speculate="auto" if method == "auto" else method + depth)
+    core = subject.core(draft, **shape, speculate="auto" if method == "auto" else method + depth)
     if say is not None:
         draft_with(core, say)
     arrivals = {r.request_id: rng.choice([0, 0, rng.randint(0, 20)]) for r in requests}
@@ -71,7 +76,10 @@ def check(subject: Rig, alone: Rig, seed: int, method: str, say=None) -> int:
             assert (life.tokens, life.logprobs, life.error) == (want.tokens, want.logprobs, want.error)
         else:
             assert life.answer == want.answer, (request, shape)
-    return int(core.stats().counters.get("drafts_checked", 0))
+    found = core.stats().counters
+    if counts is not None:
+        counts.update(found)
+    return int(found.get("drafts_checked", 0))
 
 
 @pytest.mark.parametrize("method", METHODS)

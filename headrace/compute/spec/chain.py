@@ -32,13 +32,15 @@ class Chain:
         kit: what drafters work with.
         program: gives logits [S, V'] of the wanted tokens; V' may differ from the target's V.
         pool: where its keys and values lie.
+        rows: tokens that the program knows; it reads others as its last.
     """
 
-    def __init__(self, kit: DraftKit, program: Program, pool: KVPool) -> None:
+    def __init__(self, kit: DraftKit, program: Program, pool: KVPool, rows: int) -> None:
         self._state: DeviceState = kit.state
         self._backend: Backend = kit.backend
         self._program = program
         self._vocab = kit.target.spec.vocab_size
+        self._rows = rows
         self._inputs = Inputs(kit.state, pool, kit.limits.max_tokens)
 
     def take_in(self, spans: Sequence[tuple[int, int, int]]) -> None:
@@ -61,7 +63,7 @@ class Chain:
         todo = [(i, starts[i], ends[i] - starts[i]) for i in range(len(asks))]
         while todo:
             pieces = [Piece(n, asks[i].slot, at, count, 1, False) for n, (i, at, count) in enumerate(todo)]
-            logits = self._program.run(self._inputs.gather(pieces))
+            logits = self._run(pieces)
             draws = [Draw(asks[i].slot, tuple(drafts[i])) for i, _, _ in todo]
             drawn = self._draw(logits, draws, [ends[i] + len(drafts[i]) for i, _, _ in todo])
             left: list[tuple[int, int, int]] = []
@@ -74,6 +76,12 @@ class Chain:
                     left.append((i, at + count, 1))
             todo = left
         return drafts
+
+    def _run(self, pieces: list[Piece]) -> F32:
+        context = self._inputs.gather(pieces)
+        if self._rows < self._vocab:
+            np.minimum(context.token_ids, self._rows - 1, out=context.token_ids)
+        return self._program.run(context)
 
     def _draw(self, logits: F32, draws: list[Draw], positions: list[int]) -> list[int | None]:
         """One token per row; None where nothing can be drawn."""

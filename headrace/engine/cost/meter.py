@@ -23,20 +23,21 @@ class StepMeter:
     def see(self, plan: StepPlan, result: StepResult) -> None:
         """Take a step that ran. Cost: linear in rows, some microseconds."""
         work = self.model.shape.work_of(plan.rows)
+        seconds = result.seconds - result.draft_s  # the model's part: drafts are another's work
         sums = self._sums["decode" if work.is_decode else "prefill"]
         fit = self.model.fit_of(work)
         if work.is_decode and fit.num_seen > _LEARN_ALL and sums.steps % _LEARN_EVERY:
             predicted_s = self.model.predict(work)
         else:
-            predicted_s = self.model.observe(work, result.seconds)
+            predicted_s = self.model.observe(work, seconds)
         memory_s, compute_s = self.model.roof_s(work)
         num_decodes = work.num_rows if work.is_decode else _num_decodes(plan)
         sums.decode_row_s += num_decodes * result.seconds
         sums.steps += 1
         sums.tokens += work.tokens
-        sums.seconds += result.seconds
+        sums.seconds += seconds
         sums.predicted_s += predicted_s
-        sums.error_s += abs(predicted_s - result.seconds)
+        sums.error_s += abs(predicted_s - seconds)
         sums.bytes_read += result.bytes_read
         sums.operations += result.operations
         if memory_s >= compute_s:

@@ -79,7 +79,9 @@ class DraftModel:
         model.shift_keys(pool)
         self._state = kit.state
         self._block_size = geometry.block_size
-        self._chain = Chain(kit, kit.backend.compile(model.forward, kit.limits, pool), pool)
+        self._chain = Chain(
+            kit, kit.backend.compile(model.forward, kit.limits, pool), pool, model.spec.vocab_size
+        )
         self._seen_by_slot: dict[int, _Seen] = {}
         self._stamps = Stamps(kit.pool.num_blocks)
         kit.planes.append(self._stamps)
@@ -95,13 +97,10 @@ class DraftModel:
     def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
         """Drafts for each ask; none for those whose tokens have to be taken in first."""
         seen = [self._look(ask.slot) for ask in asks]
-        lacks = [
-            int(self._state.num_tokens[a.slot]) - s.num_computed for a, s in zip(asks, seen, strict=True)
-        ]
+        lengths = [int(self._state.num_tokens[ask.slot]) for ask in asks]
+        lacks = [length - s.num_computed for length, s in zip(lengths, seen, strict=True)]
         ready = [i for i, lack in enumerate(lacks) if lack <= CATCH_UP]
-        self._take_in(
-            [(asks[i].slot, seen[i], lacks[i] - 1) for i in range(len(asks)) if lacks[i] > CATCH_UP]
-        )
+        self._take_in([(a.slot, s) for a, s, n in zip(asks, seen, lacks, strict=True) if n > CATCH_UP])
         starts = [seen[i].num_computed for i in ready]
         for i in ready:
             self._unstamp(asks[i].slot, seen[i], lacks[i] + asks[i].most - 1)
@@ -114,17 +113,20 @@ class DraftModel:
             self.num_taken_in += lacks[i]
         return found
 
-    def _take_in(self, spans: list[tuple[int, _Seen, int]]) -> None:
-        """Compute tokens of these (slot, seen, count), as many as a step may."""
+    def _take_in(self, waiting: list[tuple[int, _Seen]]) -> None:
+        """Compute tokens of these slots, as many as a step may; one is left of each to draw behind."""
         left, pieces = INTAKE, list[tuple[int, int, int]]()
-        for slot, seen, wanted in spans:
-            count = min(wanted, left)
-            if count:
+        for slot, seen in waiting:
+            self._find(slot, seen)  # another may have computed them since
+            count = min(int(self._state.num_tokens[slot]) - 1 - seen.num_computed, left)
+            if count > 0:
                 pieces.append((slot, seen.num_computed, count))
                 self._unstamp(slot, seen, count)
                 seen.num_computed += count
                 left -= count
         self._chain.take_in(pieces)
+        for slot, seen in waiting:
+            self._stamp(slot, seen)
         self.num_taken_in += INTAKE - left
 
     def _look(self, slot: int) -> _Seen:
@@ -140,22 +142,27 @@ class DraftModel:
                 break
             at += 1
         seen.num_computed, seen.drafts = at, []
-        table = self._state.tables[slot]
-        for block in range(len(seen.stamps), at // self._block_size):
-            stamp = self._next_stamp(slot, seen)
-            seen.stamps.append(stamp)
-            self._stamps[int(table[block])] = stamp
+        self._stamp(slot, seen)
         return seen
 
     def _find(self, slot: int, seen: _Seen) -> None:
         """Pass over the blocks that hold what would be computed; one token is left to draw behind."""
-        table, most = self._state.tables[slot], (int(self._state.num_tokens[slot]) - 1) // self._block_size
+        table, size = self._state.tables[slot], self._block_size
+        most = (int(self._state.num_tokens[slot]) - 1) // size
         while len(seen.stamps) < most:
             stamp = self._next_stamp(slot, seen)
             if self._stamps[int(table[len(seen.stamps)])] != stamp:
                 break
             seen.stamps.append(stamp)
-        seen.num_computed = len(seen.stamps) * self._block_size
+        seen.num_computed = max(seen.num_computed, len(seen.stamps) * size)
+
+    def _stamp(self, slot: int, seen: _Seen) -> None:
+        """Name what the whole blocks of a slot hold."""
+        table = self._state.tables[slot]
+        for block in range(len(seen.stamps), seen.num_computed // self._block_size):
+            stamp = self._next_stamp(slot, seen)
+            seen.stamps.append(stamp)
+            self._stamps[int(table[block])] = stamp
 
     def _next_stamp(self, slot: int, seen: _Seen) -> int:
         first = len(seen.stamps) * self._block_size

@@ -1,0 +1,4 @@
+"""What drafting gains: the same prompts with and without, here and in llama.cpp, one stream, in turn.
+
+`prompts` (what is asked), `ways` (who answers, and how), `table` (medians), `__main__` (the command).
+"""

@@ -1,0 +1,82 @@
+"""Measure drafting with a pair of models.
+
+python -m benchmarks.speculation --target big.gguf --draft small.gguf --llama build/peers/llama
+"""
+
+import argparse
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.peers import llama_cpp
+from benchmarks.speculation.prompts import CODE, prompt
+from benchmarks.speculation.table import Run, different, markdown, medians
+from benchmarks.speculation.ways import Way, add_ours, add_theirs
+
+
+def main() -> None:
+    args = _arguments()
+    ways: list[Way] = []
+    try:
+        add_ours(ways, args.target, args.draft, args.depths, args.program)
+        if args.llama:
+            found = llama_cpp.find(args.llama, args.threads)
+            add_theirs(ways, Path(args.target), Path(args.draft), args.llama_depths, found)
+        runs = measure(ways, args.tasks, args.rounds, args.tokens)
+    finally:
+        for server in {id(way.server): way.server for way in ways}.values():
+            server.stop()
+    plain = ways[0].name
+    wrong = different(runs, [way.name for way in ways if way.server is ways[0].server])
+    table = markdown(medians(runs), plain)
+    args.out.mkdir(parents=True, exist_ok=True)
+    data = {
+        "target": args.target,
+        "draft": args.draft,
+        "runs": [asdict(run) for run in runs],
+        "differ": wrong,
+    }
+    (args.out / "speculation.json").write_text(json.dumps(data, indent=1))
+    (args.out / "speculation.md").write_text(table)
+    print(table)
+    if wrong:
+        raise SystemExit(f"answers differ from those without drafts: {'; '.join(wrong)}")
+
+
+def measure(ways: list[Way], tasks: list[str], rounds: int, tokens: int) -> list[Run]:
+    """All ways in turn, each first as often as the others; a first round warms up and does not count."""
+    runs = []
+    for round_ in range(rounds + 1):
+        for i, task in enumerate(tasks):
+            turn = (round_ + i) % len(ways)
+            for way in ways[turn:] + ways[:turn]:
+                answer = way.answer(prompt(task, round_), tokens)
+                if round_:
+                    runs.append(Run(task, way.name, round_, 1 / answer.tpot, answer.text))
+    order = {way.name: i for i, way in enumerate(ways)}
+    return sorted(runs, key=lambda run: (run.task, order[run.way], run.round))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", required=True, help="the model, a .gguf file")
+    parser.add_argument("--draft", required=True, help="the draft model, a .gguf file")
+    parser.add_argument("--llama", type=Path, help="folder of an installed llama.cpp; left out without")
+    parser.add_argument("--depths", type=_numbers, default=(4,), help="fixed depths beside auto")
+    parser.add_argument("--llama-depths", type=_numbers, default=(3, 5), help="drafts of llama.cpp's servers")
+    parser.add_argument("--tasks", type=lambda t: t.split(","), default=list(CODE))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--program", default="headrace")
+    parser.add_argument("--out", type=Path, default=Path("build/speculation"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
