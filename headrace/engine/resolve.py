@@ -126,6 +126,11 @@ class Resolved:
             self.config, self.model, self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len
         )
 
+    @property
+    def beside(self) -> Beside:
+        """Memory of a draft model."""
+        return _beside(self.config, self.model, self.backend, self.max_num_seqs, self.max_model_len)
+
     def pinned(self) -> EngineConfig:
         """The settings with concrete values, so that another process resolves them to the same."""
         config = self.config

@@ -48,8 +48,8 @@ def sizes_of(resolved: Resolved, available_bytes: int, context: int | None) -> S
     """
     geometry, shape = resolved.geometry, resolved.step_shape
     tokens = resolved.num_blocks * geometry.block_size
-    drafts = resolved.model.draft
-    weights = sum(m.weight_bytes(resolved.backend) for m in (resolved.model, drafts) if m is not None)
+    beside = resolved.beside
+    weights = resolved.model.weight_bytes(resolved.backend) + beside.weight_bytes
     idle = IDLE_BYTES + VOCAB_ENTRY_BYTES * shape.vocab_size
     contexts = (context,) if context else (*CONTEXTS, resolved.max_model_len)
     found = sorted({c for c in contexts if c <= resolved.max_model_len})
@@ -57,9 +57,9 @@ def sizes_of(resolved: Resolved, available_bytes: int, context: int | None) -> S
         weight_bytes=weights,
         kv_token_bytes=-(-resolved.kv_bytes // tokens),
         kv_pool_bytes=resolved.kv_bytes,
-        activation_bytes=shape.step_bytes,
+        activation_bytes=shape.step_bytes + beside.step_bytes,
         process_bytes=shape.working_bytes - shape.step_bytes,
-        resident_bytes=weights + resolved.kv_bytes + shape.activation_bytes + idle,
+        resident_bytes=weights + resolved.kv_bytes + shape.activation_bytes + beside.step_bytes + idle,
         available_bytes=available_bytes,
         pool_tokens=tokens,
         max_model_len=resolved.max_model_len,

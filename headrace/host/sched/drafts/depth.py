@@ -18,6 +18,7 @@ from headrace.base.request import Request
 from headrace.base.step import RowResult, StepResult
 from headrace.base.tasks import NO_SPECULATION, Speculation
 from headrace.host.sched.drafts.price import StepPrice
+from headrace.host.sched.drafts.reading import Reading
 from headrace.host.sched.drafts.track import COMMON_KEEP, Rates, Track
 from headrace.host.sched.sequence import Sequence
 
@@ -73,6 +74,8 @@ class Depth:
         self._room = room
         self._price = StepPrice()
         self._common = Rates(COMMON_KEEP)
+        self._reading = Reading()
+        self._num_chosen = 0
         self._is_checking = False
         self._gain = GAIN
         self._num_alike = 0
@@ -108,7 +111,21 @@ class Depth:
             share = -(-room // (len(fixed) - i))
             seq.num_drafts = max(0, min(seq.num_drafts, _useful(seq), share))
             room -= seq.num_drafts
-        self._choose_best([s for s in drafting if s not in fixed], len(running), room)
+        chosen = [s for s in drafting if s not in fixed]
+        if self._offered.is_late:
+            chosen = [s for s in chosen if self._may_read(s)]
+        self._choose_best(chosen, len(running), room)
+
+    def _may_read(self, seq: Sequence) -> bool:
+        """Whether a sequence that a late drafter has not read to its end is worth reading."""
+        track = seq.track
+        if track is None:
+            return False
+        unread, left = len(seq.tokens) - track.num_read, _useful(seq)
+        if self._reading.is_worth(unread, left, is_try=not self._is_checking):
+            return True
+        seq.num_drafts = 0
+        return False
 
     def learn(self, seq: Sequence, track: Track, num_checked: int, result: RowResult) -> None:
         """A row of a sequence is committed."""
@@ -122,6 +139,9 @@ class Depth:
             self._common.learn(result.num_judged, result.num_agreed)
         if num_checked:
             accepted = len(result.tokens) - 1
+            length = len(seq.tokens)
+            self._reading.learn(length - len(result.tokens) - track.num_read)
+            track.num_read = length
             track.num_checked += num_checked
             track.num_accepted += accepted
             counts = self.counts
@@ -133,13 +153,16 @@ class Depth:
                 counts[name] = counts.get(name, 0.0) + 1
         track.num_idle = 0 if num_checked else track.num_idle + 1
         idle = track.num_idle - PATIENCE
-        every = 1 if idle <= 0 or track.depth is not None else min(RARELY, 2 + idle // 16)
+        is_often = idle <= 0 or track.depth is not None or result.num_unmade > 0
+        every = 1 if is_often else min(RARELY, 2 + idle // 16)
         seq.max_drafts = track.most if track.num_idle % every == 0 else 0
 
     def observe(self, num_rows: int, num_drafts: int, result: StepResult) -> float:
         """A step that only decoded is over; returns the seconds that it would have taken without drafts."""
-        if num_drafts and any(row.num_unmade for row in result.rows):
-            return result.seconds  # a prompt was taken in for drafts: the price of nothing that comes again
+        is_reading = num_drafts > 0 and any(row.num_unmade for row in result.rows)
+        self._reading.observe(result.seconds, result.draft_s, num_drafts, is_reading=is_reading)
+        if is_reading:
+            return result.seconds - result.draft_s  # the price of nothing that comes again
         self._price.observe(num_rows, num_drafts, result.seconds)
         if not num_drafts:
             return result.seconds
@@ -157,12 +180,16 @@ class Depth:
                 found += [(-chance, i) for chance in seq.track.chances(self._common, count)]
             seq.num_drafts = 0
         found.sort()
-        for _, i in found[: self._best(found, num_rows, room)]:
+        count = self._best(found, num_rows, room)
+        self._num_chosen = count or self._num_chosen
+        for _, i in found[:count]:
             seqs[i].num_drafts += 1
 
     def _best(self, found: list[tuple[float, int]], num_rows: int, room: int) -> int:
         """How many of these drafts, the best first, make the most of a step."""
         most = min(len(found), max(room, 0))
+        if self._reading.is_on and self._is_checking:
+            return min(most, self._num_chosen)
         if not most or self._price.is_plain_due(num_rows):
             return 0
         ratios = self._price.ratios(num_rows, most)
@@ -194,6 +221,8 @@ class Depth:
         """Begin or end checking, and remember how long it lasted."""
         self._num_alike += 1
         if is_worth == self._is_checking:
+            if is_worth and self._num_alike == SOON:
+                self._reading.repay()
             if self._num_alike % RETRY == 0:
                 self._gain = max(GAIN, self._gain - GAIN_STEP)
             return

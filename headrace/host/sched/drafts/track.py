@@ -44,6 +44,8 @@ class Track:
     num_accepted: int = 0
     num_idle: int = 0
     """Rows since it was last worth while to check drafts."""
+    num_read: int = 0
+    """Tokens of the sequence that a late drafter has read."""
 
     def chances(self, common: Rates, count: int) -> list[float]:
         """The chance that draft 1, 2 .. `count` is accepted: that it and all before it agree."""

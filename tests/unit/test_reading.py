@@ -1,0 +1,111 @@
+"""Drafters that read a sequence before they draft for it: reading is weighed, and is never a loss."""
+
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from headrace.base.step import RowResult, StepPlan, StepResult
+from headrace.base.tasks import Speculation
+from headrace.host.sched.drafts.reading import Reading
+from tests.kit.drafts import simulate
+
+CATCH_UP, INTAKE = 16, 128
+READ_S, CHECK_S = 0.0007, 0.0005
+"""A plain step takes 0.01 seconds."""
+
+
+@dataclass
+class LateMachine:
+    """A runner in virtual time whose drafter reads what it has not read before it drafts.
+
+    Drafts agree by `rate`, from step `turn` on by `later`.
+    """
+
+    rate: float
+    draft_s: float
+    turn: int = 1 << 30
+    later: float = 0.0
+    time_s: float = 0.0
+    num_tokens: int = 0
+    read_s: float = 0.0
+    depths: list[int] = field(default_factory=list)
+    _read: dict[int, int] = field(default_factory=dict)
+    _rng: Random = field(default_factory=lambda: Random(1))
+
+    def run(self, plan: StepPlan) -> StepResult:
+        results, draft_s, checked = [], 0.0, 0
+        rate = self.rate if len(self.depths) < self.turn else self.later
+        for row in plan.rows:
+            length = row.start + row.count - row.num_drafts
+            accepted = unmade = 0
+            unread = length - self._read.get(row.slot, 0)
+            if row.num_drafts and unread > CATCH_UP:
+                unmade, count = row.num_drafts, min(INTAKE, unread)
+                self._read[row.slot] = length - unread + count
+                draft_s += READ_S * count
+                self.read_s += READ_S * count
+            elif row.num_drafts:
+                while accepted < row.num_drafts and self._rng.random() < rate:
+                    accepted += 1
+                self._read[row.slot] = length + accepted
+                draft_s += self.draft_s * row.num_drafts
+                checked += row.num_drafts
+            judged = min(accepted + 1, row.num_drafts - unmade)
+            found = RowResult(row.slot, row.lease, (3,) * (accepted + 1), num_drafts=row.max_drafts)
+            results.append(found._replace(num_judged=judged, num_agreed=accepted, num_unmade=unmade))
+            self.num_tokens += accepted + 1
+        seconds = 0.01 + CHECK_S * checked + draft_s
+        self.time_s += seconds
+        self.depths.append(checked)
+        return StepResult(step=plan.step, rows=tuple(results), seconds=seconds, draft_s=draft_s)
+
+
+def tokens_per_s(rate: float, draft_s: float, method: str, rows: int = 1) -> tuple[float, LateMachine]:
+    machine = LateMachine(rate, draft_s)
+    return simulate(machine, Speculation.parse(method), rows, 6000, warm=600), machine
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("rate", [0.0, 0.2, 0.4])
+def test_reading_for_drafts_that_do_not_pay_is_never_a_loss(rate, rows):
+    """SP-6: a draft costs 0.45 of a step here."""
+    plain, _ = tokens_per_s(rate, 0.0045, "off", rows)
+    found, machine = tokens_per_s(rate, 0.0045, "draft=x", rows)
+    assert found >= 0.98 * plain
+    assert machine.read_s <= 0.02 * machine.time_s
+
+
+@pytest.mark.parametrize("draft_s", [0.0015, 0.0045])
+def test_drafts_that_pay_are_found_and_kept(draft_s):
+    best = max(tokens_per_s(0.9, draft_s, f"draft=x,depth={k}")[0] for k in (1, 2, 3, 4, 6, 8, 10))
+    found, _ = tokens_per_s(0.9, draft_s, "draft=x")
+    assert found >= 0.9 * best
+    assert found > 1.2 * tokens_per_s(0.9, draft_s, "off")[0]
+
+
+def test_drafts_that_begin_to_pay_are_tried_again():
+    """What is unread grows while nothing is drafted; a try goes on until drafts were checked."""
+    machine = LateMachine(0.0, 0.0015, turn=1000, later=0.95)
+    simulate(machine, Speculation.parse("draft=x"), 1, 8000, warm=1)
+    assert sum(machine.depths[900:1000]) == 0
+    assert sum(machine.depths[-1000:]) > 2000
+
+
+def test_reading_is_weighed_against_the_rest_of_the_answer():
+    reading = Reading()
+    assert reading.is_worth(5000, 1, is_try=True)  # nothing is known
+    reading.observe(0.01, 0.0, 0, is_reading=False)
+    reading.observe(0.11, 0.1, 4, is_reading=True)
+    assert reading.is_on
+    reading.learn(100)
+    assert reading.cost_s(1000) == pytest.approx(1.0)
+    assert reading.is_worth(1000, 401, is_try=False)
+    assert not reading.is_worth(1000, 399, is_try=False)
+    assert not reading.is_worth(10, 10_000, is_try=True)  # too much was read in vain
+    reading.repay()
+    assert not reading.is_worth(10, 10_000, is_try=True)
+    reading.observe(1.0, 0.0, 0, is_reading=False)
+    assert reading.is_worth(10, 10_000, is_try=True)
+    reading.observe(0.05, 0.01, 4, is_reading=False)
+    assert not reading.is_on
