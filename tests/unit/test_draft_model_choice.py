@@ -113,7 +113,7 @@ def test_blocks_weights_and_steps_of_a_draft_model_are_planned():
     assert found.max_model_len == plain.max_model_len
     notes = {s.name: (s.value, s.reason) for s in found.settings}
     assert notes["draft model"] == ("small", draft.description)
-    for memory, fits in ((0, False), (80 << 20, False), (400 << 20, True)):
+    for memory, fits in ((0, False), (40 << 20, False), (400 << 20, True)):
         device = replace(DEVICE, memory_bytes=MODEL.stored_bytes + WORKING_BYTES + memory)
         if fits:
             assert resolve(asked, pair, device).num_blocks > 0

@@ -1,13 +1,22 @@
 """Drafters that read a sequence before they draft for it: reading is weighed, and is never a loss."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 
 import pytest
 
+from headrace.base.config import ScheduleConfig
+from headrace.base.ids import RequestId
+from headrace.base.request import Request, SamplingParams
 from headrace.base.step import RowResult, StepPlan, StepResult
 from headrace.base.tasks import Speculation
+from headrace.host.kv.ledger import KVLedger
+from headrace.host.sched.drafts.depth import Depth
 from headrace.host.sched.drafts.reading import Reading
+from headrace.host.sched.limits import ScheduleLimits
+from headrace.host.sched.policy.continuous import POLICY
+from headrace.host.sched.scheduler import Scheduler
 from tests.kit.drafts import simulate
 
 CATCH_UP, INTAKE = 16, 128
@@ -32,6 +41,16 @@ class LateMachine:
     depths: list[int] = field(default_factory=list)
     _read: dict[int, int] = field(default_factory=dict)
     _rng: Random = field(default_factory=lambda: Random(1))
+
+    @property
+    def mean_s(self) -> float:
+        """There is no noise here."""
+        return self.time_s
+
+    def leave(self, slots: Iterable[int]) -> None:
+        """Sequences leave their slots: what was read there is of no use to others."""
+        for slot in slots:
+            self._read.pop(slot, None)
 
     def run(self, plan: StepPlan) -> StepResult:
         results, draft_s, checked = [], 0.0, 0
@@ -85,10 +104,21 @@ def test_drafts_that_pay_are_found_and_kept(draft_s):
 
 
 def test_drafts_that_begin_to_pay_are_tried_again():
-    """What is unread grows while nothing is drafted; a try goes on until drafts were checked."""
-    machine = LateMachine(0.0, 0.0015, turn=1000, later=0.95)
-    simulate(machine, Speculation.parse("draft=x"), 1, 8000, warm=1)
-    assert sum(machine.depths[900:1000]) == 0
+    """With answers that begin: the longer one goes on undrafted, the more of it is unread."""
+    machine = LateMachine(0.0, 0.0015, turn=2000, later=0.95)
+    ledger = KVLedger(64, 64, prefix_cache=False)
+    limits = ScheduleLimits(max_num_seqs=1, max_num_batched_tokens=512)
+    drafts = Depth(Speculation.parse("draft=x"), 32)
+    scheduler = Scheduler(ledger, POLICY(ScheduleConfig()), limits, lambda: 1.0 + machine.time_s, drafts)
+    for i in range(200):
+        sampling = SamplingParams(max_tokens=100, seed=0)
+        scheduler.add_group((Request(request_id=RequestId(f"r{i}"), prompt_ids=(1, 2), sampling=sampling),))
+        while scheduler.has_work:
+            plan = scheduler.plan()
+            assert plan is not None
+            machine.leave(plan.ends)
+            scheduler.commit(machine.run(plan))
+    assert sum(machine.depths[1500:2000]) < 50
     assert sum(machine.depths[-1000:]) > 2000
 
 
