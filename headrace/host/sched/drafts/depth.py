@@ -180,7 +180,10 @@ class Depth:
                 found += [(-chance, i) for chance in seq.track.chances(self._common, count)]
             seq.num_drafts = 0
         found.sort()
-        count = self._best(found, num_rows, room)
+        if self._reading.is_on and self._is_checking:
+            count = min(len(found), max(room, 0), self._num_chosen)
+        else:
+            count = self._best(found, num_rows, room)
         self._num_chosen = count or self._num_chosen
         for _, i in found[:count]:
             seqs[i].num_drafts += 1
@@ -188,8 +191,6 @@ class Depth:
     def _best(self, found: list[tuple[float, int]], num_rows: int, room: int) -> int:
         """How many of these drafts, the best first, make the most of a step."""
         most = min(len(found), max(room, 0))
-        if self._reading.is_on and self._is_checking:
-            return min(most, self._num_chosen)
         if not most or self._price.is_plain_due(num_rows):
             return 0
         ratios = self._price.ratios(num_rows, most)
