@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from headrace.base.request import Request, SamplingParams
 from headrace.compute.spec import chain
+from headrace.compute.spec.proposer import Ask
 from tests.engine.test_speculation import HARD, check
 from tests.kit.engine import VOCAB, Drive, Rig, rig, tiny_llama, write_checkpoint
 from tests.kit.scripted import scripted_checkpoint
@@ -190,6 +191,24 @@ def test_cached_prompts_and_forks_are_not_taken_in_again():
         assert drafter_of(core).num_taken_in - before <= new
     counts = core.stats().counters
     assert counts["drafts_accepted"] == counts["drafts_checked"] > 50
+
+
+def test_a_block_that_was_written_again_is_read_again():
+    """Sequences in turn in the same blocks; the second shares the first and writes a part of the next."""
+    subject = rig("native", 1)
+    core = subject.core(draft=subject, dtype="f32", speculate="draft=x,depth=4", block_size=16)
+    drafter, state = drafter_of(core), core.runner._parts.state
+    whole = [3 + i * 7 % 90 for i in range(40)]
+    found = []
+    for ids in (whole, whole[:16] + [5] * 7, whole):
+        state.tokens[0, : len(ids)], state.num_tokens[0] = ids, len(ids)
+        state.tables[0, :4], state.num_blocks[0] = range(4), 4
+        drafter.begin(0)
+        drafts = []
+        while not drafts:
+            (drafts,) = drafter.propose([Ask(0, (), 8)])
+        found.append(drafts)
+    assert found[0] == found[2] != found[1]
 
 
 def test_without_a_wish_for_drafts_the_draft_model_computes_nothing():
