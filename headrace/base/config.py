@@ -131,8 +131,8 @@ class SpeculateConfig:
     method: str = setting(
         "off",
         "guess the next tokens and check several in a step, which changes no answer: off, auto, ngram, "
-        "suffix, draft=MODEL, medusa=PATH or eagle=PATH, and after a comma depth=K for K guesses in every "
-        "row instead of as many as pay",
+        "suffix, draft=MODEL, early-exit=N, medusa=PATH or eagle=PATH, and after a comma depth=K for K "
+        "guesses in every row instead of as many as pay",
         flag="speculate",
     )
 

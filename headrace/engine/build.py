@@ -35,6 +35,7 @@ from headrace.engine.cost.meter import StepMeter
 from headrace.engine.cost.model import StepModel
 from headrace.engine.cost.shape import CostShape
 from headrace.engine.drafts.draft_model import open_draft
+from headrace.engine.drafts.early_exit import check_exit
 from headrace.engine.drafts.heads import head_facts
 from headrace.engine.drafts.make import Drafted, make_drafting
 from headrace.engine.drafts.tokens import check_same_tokens
@@ -106,6 +107,7 @@ def open_model(
         is_it = early is not None and early.path == path
         checkpoint = early if early and is_it else open_checkpoint(path, config.model.load_format)
         draft = open_draft(config)
+        check_exit(config, checkpoint.spec)
     with phases.phase("resolve"):
         facts = model_facts(config, checkpoint)
         if draft is not None:

@@ -13,6 +13,7 @@ from headrace.compute.ops.api import KVGeometry, StepLimits
 from headrace.compute.ops.facts import backend_facts
 from headrace.compute.ops.heads import HeadSizes
 from headrace.compute.spec.kit import draft_limits
+from headrace.engine.drafts.early_exit import EARLY_EXIT, about_exit
 from headrace.engine.drafts.wish import about_draft, offered, reason_of
 from headrace.engine.settings.notes import Notes, Setting
 from headrace.engine.sizing import NOTHING_BESIDE, Beside, PoolPlan, StepShape, plan_pool
@@ -266,19 +267,20 @@ def _num_logits(seqs: int, tokens: int, drafts: int) -> int:
 def _note_speculation(config: EngineConfig, model: ModelFacts, notes: Notes) -> None:
     asked, draft = config.speculate.method, model.draft
     found = offered(asked)
-    notes.add("speculate.method", asked, asked, reason_of(found))
+    notes.add("speculate.method", asked, asked, reason_of(found) + about_exit(found, model.layers))
     if draft is not None:
         about = about_draft(draft.description, is_small=draft.parameters < model.parameters)
         notes.add("draft model", found.source, draft.name, about)
 
 
 def _beside(config: EngineConfig, model: ModelFacts, backend: str, seqs: int, length: int) -> Beside:
-    draft = model.draft
+    draft = model if offered(config.speculate.method).method == EARLY_EXIT else model.draft
     if draft is None:
         return NOTHING_BESIDE
     limits = draft_limits(-(-length // config.kv.block_size), seqs)
     widths = draft.width, draft.mlp_width, draft.vocab_size
-    return Beside.of(draft.weight_bytes(backend), geometry_of(config, draft), limits, widths)
+    found = Beside.of(draft.weight_bytes(backend), geometry_of(config, draft), limits, widths)
+    return Beside(step_bytes=found.step_bytes) if draft is model else found
 
 
 def _check_heads(model: ModelFacts, device: DeviceFacts) -> None:
