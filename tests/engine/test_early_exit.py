@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.base.config import EngineConfig, SpeculateConfig
 from headrace.base.errors import ConfigError
+from headrace.base.ids import RequestId
 from headrace.base.request import Request, SamplingParams
 from headrace.engine.build import open_model
 from headrace.engine.drafts.early_exit import check_exit
@@ -52,7 +53,7 @@ def test_all_layers_accept_all(sampling, depth):
     """SP-3, SP-10: counted exactly; the last row drafts no more than is left."""
     subject, num = rig("native", 1), 51
     request = Request(
-        request_id="r",
+        request_id=RequestId("r"),
         prompt_ids=tuple(range(3, 16)),
         sampling=SamplingParams(seed=4, max_tokens=num, **sampling),
     )
@@ -72,7 +73,7 @@ def test_all_layers_accept_all_behind_a_cached_prefix_and_after_preemption(dtype
     shared = tuple(rng.randrange(3, VOCAB) for _ in range(16))
     requests = [
         Request(
-            request_id=f"r{i}",
+            request_id=RequestId(f"r{i}"),
             prompt_ids=(*shared, 3 + i),
             sampling=SamplingParams(temperature=i % 2, seed=i, max_tokens=30),
         )
@@ -94,7 +95,7 @@ def test_one_layer_of_two_agrees_as_often_as_it_did():
     """Pinned: drafts that stand at another place, or on other KV, agree less and change no token."""
     subject = rig("native", 1)
     sampling = SamplingParams(temperature=0.0, seed=0, max_tokens=150, repetition_penalty=0.8)
-    request = Request(request_id="r", prompt_ids=tuple(range(3, 16)), sampling=sampling)
+    request = Request(request_id=RequestId("r"), prompt_ids=tuple(range(3, 16)), sampling=sampling)
     core = subject.core(dtype="f32", speculate="early-exit=1,depth=2")
     assert Drive(core).run([request])["r"].answer == subject.solo(request).answer
     counts = core.stats().counters
