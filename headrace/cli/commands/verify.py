@@ -1,8 +1,8 @@
 """Prove on your own model and prompts that how a request is run changes no bit of its answer.
 
 Each prompt is answered alone; then the same requests run in a batch, in chunks, from the prefix cache,
-through preemption, with other threads and instruction sets. Every token and log-probability is compared
-with ==. Exit status 1: something differs.
+through preemption, with other threads and instruction sets, and with drafts. Every token and log-probability
+is compared with ==. Exit status 1: something differs.
 """
 
 from dataclasses import asdict
@@ -16,13 +16,20 @@ from headrace.cli.settings import Gathered, with_settings
 
 
 @with_settings("model", "device", "kv", "schedule", without=("model.model", "model.seed"))
-def command(
+def command(  # noqa: PLR0913 - one parameter per flag
     model: Annotated[str, typer.Argument(help="Catalogue name, .gguf file, checkpoint directory or hub id.")],
     prompts: Annotated[
         Path | None, typer.Option(help='Prompts, one per line or JSON lines with "prompt".')
     ] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of each answer.")] = 32,
     case: Annotated[list[str] | None, typer.Option(help="Run this case; may be repeated.")] = None,
+    speculate: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Verify this way of speculating, as `serve` takes it: draft=MODEL, early-exit=N, "
+            "medusa=PATH, eagle=PATH, auto, ngram or suffix; may be repeated [default: ngram]"
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     *,
     settings: Gathered,
@@ -35,7 +42,7 @@ def command(
     if not 1 <= max_tokens <= 4096:
         raise ConfigError(f"--max-tokens must be in [1, 4096], got {max_tokens}", param="max_tokens")
     texts = BUILT_IN if prompts is None else read_prompts(prompts)
-    verifying = Verifying(settings.config, texts, max_tokens)
+    verifying = Verifying(settings.config, texts, max_tokens, speculate or ())
     verdicts: list[Verdict] = []
     for verdict in verifying.run(case or ()):
         verdicts.append(verdict)

@@ -4,11 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.base.errors import ConfigError
 from headrace.compute.ops.bind import available_isas
+from headrace.engine.drafts.wish import offered
 from headrace.engine.resolve import Resolved
 
 Overrides = Mapping[str, Mapping[str, Any]]
 """Section -> setting -> value."""
+SPECULATED = "ngram"
+"""The method that is verified where none is named: it suits every model."""
+DEPTH = 4
+"""Drafts of every row where no depth is named: whether they pay must not decide whether any is checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +44,16 @@ class Case:
     """Runs of all prompts, of which the last is compared."""
 
 
-def cases(resolved: Resolved, lengths: Sequence[int], max_tokens: int) -> tuple[Case, ...]:
+def cases(
+    resolved: Resolved, lengths: Sequence[int], max_tokens: int, methods: Sequence[str] = ()
+) -> tuple[Case, ...]:
     """The cases for these settings.
 
     Args:
         resolved: the settings that answers are given with.
         lengths: tokens of the prompts.
         max_tokens: most tokens of an answer.
+        methods: of speculation, from `drafted`; none: the one that suits every model.
     """
     off: Overrides = {"kv": {"prefix_cache": False}}
     found = [
@@ -80,7 +89,7 @@ def cases(resolved: Resolved, lengths: Sequence[int], max_tokens: int) -> tuple[
             ),
         ),
     ]
-    return (*found, *_isas(resolved), _speculated())
+    return (*found, *_isas(resolved), *_speculated(methods))
 
 
 def _rows(seen: Seen) -> str:
@@ -153,10 +162,38 @@ def _isas(resolved: Resolved) -> list[Case]:
     ]
 
 
-def _speculated() -> Case:
-    return Case(
-        name="speculated",
-        about="guesses of the next tokens, checked several in a step",
-        overrides={"kv": {"prefix_cache": False}, "speculate": {"method": "ngram,depth=4"}},
-        exercise=lambda seen: _count(seen, "drafts_checked", "drafts checked"),
-    )
+def drafted(asked: Sequence[str]) -> tuple[str, ...]:
+    """Methods of speculation as they are run: each once, with a depth.
+
+    Raises:
+        ConfigError: there is no such method, it lacks what it is made from, or it drafts nothing.
+    """
+    found: dict[str, None] = {}
+    for text in asked:
+        wish = offered(text)
+        if not wish.is_on:
+            raise ConfigError(
+                f"--speculate {text} drafts nothing, so there is nothing to verify; leave it out, or name "
+                "auto, ngram, suffix, draft=MODEL, early-exit=N, medusa=PATH or eagle=PATH",
+                param="speculate",
+            )
+        found[text if wish.depth is not None else f"{text},depth={DEPTH}"] = None
+    return tuple(found)
+
+
+def _speculated(methods: Sequence[str]) -> list[Case]:
+    named = {f"speculated {method}": method for method in methods}
+    return [
+        Case(
+            name=name,
+            about="guesses of the next tokens, checked several in a step",
+            overrides={"kv": {"prefix_cache": False}, "speculate": {"method": method}},
+            exercise=_drafts,
+        )
+        for name, method in (named or {"speculated": f"{SPECULATED},depth={DEPTH}"}).items()
+    ]
+
+
+def _drafts(seen: Seen) -> str:
+    checked, accepted = (seen.counters.get(f"drafts_{what}", 0) for what in ("checked", "accepted"))
+    return f"{checked:.0f} drafts checked, {accepted:.0f} accepted" if checked else ""

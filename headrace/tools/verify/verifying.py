@@ -9,8 +9,9 @@ from headrace.base.config import EngineConfig
 from headrace.base.errors import ConfigError, HeadraceError
 from headrace.base.request import SamplingParams
 from headrace.base.step import TokenLogprobs
+from headrace.base.tasks import OFF
 from headrace.engine.llm import LLM, with_overrides
-from headrace.tools.verify.cases import Case, Overrides, Seen, cases
+from headrace.tools.verify.cases import Case, Overrides, Seen, cases, drafted
 
 TEMPERATURE = 0.8
 NUM_LOGPROBS = 2
@@ -94,16 +95,22 @@ class Verifying:
     """A model and prompts.
 
     Args:
-        config: settings that answers are given with.
+        config: settings that answers are given with; what they speculate with gets its own case, and all
+            others run without.
         prompts: texts.
         max_tokens: most tokens of an answer.
+        speculate: methods of speculation, each of which gets a case; none: the one of the settings.
 
     Raises:
-        ConfigError: a prompt leaves no room for an answer.
+        ConfigError: a prompt leaves no room for an answer, or a method that there is not.
     """
 
-    def __init__(self, config: EngineConfig, prompts: Sequence[str], max_tokens: int) -> None:
-        self._config = config
+    def __init__(
+        self, config: EngineConfig, prompts: Sequence[str], max_tokens: int, speculate: Sequence[str] = ()
+    ) -> None:
+        own = config.speculate.method
+        methods = drafted(speculate or ([] if own == OFF else [own]))
+        self._config = config = with_overrides(config, {"speculate": {"method": OFF}})
         baseline = with_overrides(config, {"kv": {"prefix_cache": False}})
         with LLM(baseline) as llm:
             self._resolved = llm.resolved
@@ -122,7 +129,7 @@ class Verifying:
             began_s = now_s()
             self._wanted = _alone(llm, self._prompts, self._params)
             self.seconds = now_s() - began_s
-        self.cases = cases(self._resolved, [len(ids) for ids in self._prompts], max_tokens)
+        self.cases = cases(self._resolved, [len(ids) for ids in self._prompts], max_tokens, methods)
 
     def run(self, only: Sequence[str] = ()) -> Iterator[Verdict]:
         """The verdict of each case, as it is found.
