@@ -4,6 +4,7 @@ The clock is the real one moved on by the delay, so the engine does its own work
 long against whatever else the machine does.
 """
 
+import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from headrace.base.grammar import Grammar
 from headrace.base.ids import RequestId
 from headrace.base.metrics.timeline import Timeline
 from headrace.base.request import Request, SamplingParams
+from headrace.base.tasks import BeamSearch
 from headrace.base.terms import Tenant, Terms
 from headrace.compute.spec.drafting import Drafting
 from headrace.engine.async_llm import AsyncLLM
@@ -190,6 +192,43 @@ def test_a_prompt_that_is_shared_is_queue_leader(jumps: Jumps) -> None:
     only(e.found["a"], "prefill")
 
 
+def test_waiting_for_the_policy_to_let_it_in_is_queue_policy_window(jumps: Jumps) -> None:
+    e = Engine(jumps, policy="dynamic", window_ms=1000 * DELAY_S / 2)
+    e.add("r", [5, 6, 7])
+    assert e.core.step() is None
+    jumps.once()
+    e.run()
+    only(e.found["r"], "queue:policy_window")
+
+
+def test_a_background_that_spent_its_minute_is_queue_tokens_per_minute(jumps: Jumps) -> None:
+    """Of 60 tokens a minute half are kept for others: 40 of the first leave none for the second."""
+    e = Engine(jumps)
+    terms = Terms(tenant=Tenant(name="t", tokens_per_minute=60), is_background=True)
+    e.add("other", range(3, 43), max_tokens=2, terms=terms)
+    e.run()
+    e.add("r", range(50, 53), terms=terms)
+    assert e.core.step() is None
+    jumps.once()
+    e.run()
+    only(e.found["r"], "queue:tokens_per_minute")
+    assert e.found["other"].e2e_s < SMALL * DELAY_S
+
+
+def test_a_beam_that_waits_for_the_others_of_its_search_is_queue_beams(jumps: Jumps) -> None:
+    """Three beams in steps of two rows: the leader has its result while another's is computed."""
+    e = Engine(jumps, budget=2)
+    e.add("r", [5, 6], max_tokens=4, task=BeamSearch(width=3))
+    scheduler = e.core.scheduler
+
+    def is_leader_waiting() -> bool:
+        return scheduler._sequences[RequestId("r")].offer is not None
+
+    with e.computing(when=is_leader_waiting):
+        e.run()
+    only(e.found["r"], "queue:beams")
+
+
 def test_looking_for_the_prefix_is_prefix_lookup(jumps: Jumps) -> None:
     e = Engine(jumps)
     e.add("r", range(3, 15))
@@ -301,7 +340,7 @@ def test_text_before_and_sending_after_the_engine(
     """`_take` makes an answer's text in the engine's thread here: only the last one is the answer's own."""
     if isinstance(owner, str):
         import headrace.engine.frontend as owner
-    real = getattr(owner, name)
+    real, done = getattr(owner, name), []
 
     def delayed(*args, **more):
         is_last = name != "_take" or args[1][-1].finish is not None
@@ -309,12 +348,18 @@ def test_text_before_and_sending_after_the_engine(
             jumps.once()
         if name == "sent":
             args = (*args[:3], clock.now_s())
-        return real(*args, **more)
+        made = real(*args, **more)
+        if is_last:
+            done.append(name)
+        return made
 
     monkeypatch.setattr(owner, name, delayed)
     ask = {"prompt": "the cat", "max_tokens": 5, "request_id": "r", "ignore_eos": True}
     answer = httpx.post(server.url + "/v1/completions", json=ask, timeout=30)
     assert answer.status_code == 200, answer.text
+    until_s = time.monotonic() + 10  # the server books the end of sending after the client has the answer
+    while time.monotonic() < until_s and not (name in done and jumps.ahead_s):
+        time.sleep(0.002)
     assert jumps.ahead_s == DELAY_S
     found = server.llm.timelines.find("", "r")
     assert found is not None

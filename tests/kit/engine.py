@@ -164,7 +164,7 @@ class Rig:
                 max_num_batched_tokens=max(shape.budget, shape.slots),
                 chunked_prefill=shape.chunked,
                 dynamic_size=2,
-                dynamic_window_ms=0.0,
+                dynamic_window_ms=shape.window_ms,
             ),
             speculate=SpeculateConfig(method=shape.speculate),
         )
@@ -207,6 +207,7 @@ class Shape:
     chunked: bool = True
     dtype: str = "f32"
     speculate: str = "off"
+    window_ms: float = 0.0
 
 
 @cache
