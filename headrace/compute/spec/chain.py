@@ -46,9 +46,7 @@ class Chain:
     def take_in(self, spans: Sequence[tuple[int, int, int]]) -> None:
         """Compute (slot, start, count) tokens without drawing; all together at most `kit.limits`."""
         if spans:
-            self._program.run(
-                self._inputs.gather([Piece(i, *span, 0, False) for i, span in enumerate(spans)])
-            )
+            self._run([Piece(i, *span, 0, False) for i, span in enumerate(spans)])
 
     def propose(self, asks: Sequence[Ask], starts: Sequence[int]) -> list[list[int]]:
         """Drafts of each ask.

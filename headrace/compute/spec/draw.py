@@ -6,9 +6,10 @@ target's: where they are alike, so are the tokens.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.compute.ops.api import F32, I32, Backend
 from headrace.compute.sampling.batch import Draw, SamplingState
@@ -45,12 +46,17 @@ class DraftDraws:
         self._tokens = tokens
         self._vocab = vocab
 
-    def draw(self, places: Sequence[Place], logits: F32) -> list[int]:
-        """One draft for each place from its row of `logits` [S, N], which may be overwritten."""
+    def draw(self, places: Sequence[Place], logits: F32) -> list[int | None]:
+        """One draft for each place from its row of `logits` [S, N], which may be overwritten.
+
+        None where nothing can be drawn: the logits are broken, or all tokens are banned.
+        """
         slots = np.array([place.slot for place in places], np.intp)
         if self._sampling.is_greedy(slots):
-            best = logits.argmax(axis=1)
-            return (best if self._tokens is None else self._tokens[best]).tolist()
+            best = logits.argmax(axis=1)  # that of a NaN, where there is one
+            is_sound = np.isfinite(logits[np.arange(len(best)), best])
+            best = best if self._tokens is None else self._tokens[best]
+            return _sound(best, is_sound)
         if self._tokens is not None:
             whole = np.full((len(places), self._vocab), UNKNOWN, np.float32)
             whole[:, self._tokens] = logits
@@ -59,4 +65,12 @@ class DraftDraws:
         positions = np.array([place.num_known + len(place.drafts) for place in places], np.int32)
         batch = self._sampling.batch(draws, slots, positions)
         batch.num_logprobs = np.full(len(places), -1, np.int32)
-        return self._backend.sample(logits, batch).tokens.tolist()
+        sampled = self._backend.sample(logits, batch)
+        return _sound(sampled.tokens, sampled.errors == 0)
+
+
+def _sound(tokens: NDArray[Any], is_sound: NDArray[np.bool_]) -> list[int | None]:
+    """Tokens; None for those that are not sound."""
+    return [
+        token if is_good else None for token, is_good in zip(tokens.tolist(), is_sound.tolist(), strict=True)
+    ]

@@ -124,12 +124,16 @@ class Eagle:
             logits = program.run(self._context(spans, wants_last=True))
             features = program.kept[0].copy()
             drawn = self._draws.draw([Place(asks[i].slot, drafts[i], known[i]) for i in todo], logits)
-            for i, token in zip(todo, drawn, strict=True):
+            left: list[int] = []
+            further: list[_Span] = []
+            for row, (i, token) in enumerate(zip(todo, drawn, strict=True)):
+                if token is None:
+                    continue
                 drafts[i].append(token)
-            rows = [row for row, i in enumerate(todo) if len(drafts[i]) < asks[i].most]
-            spans = [_next(spans[row], drawn[row], features[row : row + 1]) for row in rows]
-            todo = [todo[row] for row in rows]
-            program = self._further
+                if len(drafts[i]) < asks[i].most:
+                    left.append(i)
+                    further.append(_next(spans[row], token, features[row : row + 1]))
+            todo, spans, program = left, further, self._further
         return drafts
 
     def _take(self, slot: int, waiting: _Waiting, last: I32 | None) -> list[_Span]:

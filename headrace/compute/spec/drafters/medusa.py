@@ -71,8 +71,11 @@ class Medusa:
             states = self._states.get([asks[i].slot for i in todo])
             logits = program.run(_context(states, self._pool))
             places = [Place(asks[i].slot, drafts[i], known[i]) for i in todo]
-            for i, token in zip(todo, self._draws.draw(places, logits), strict=True):
-                drafts[i].append(token)
+            drawn = self._draws.draw(places, logits)
+            for i, token in zip(todo, drawn, strict=True):
+                if token is not None:
+                    drafts[i].append(token)
+            todo = [i for i, token in zip(todo, drawn, strict=True) if token is not None]
         return drafts
 
 
