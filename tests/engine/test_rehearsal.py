@@ -15,7 +15,8 @@ from headrace.engine.build import open_model
 from headrace.engine.cost import rehearsal
 from headrace.engine.cost.model import StepModel
 from headrace.engine.cost.shape import CostShape
-from tests.kit.engine import tiny_llama
+from tests.kit.engine import VOCAB, tiny_llama
+from tests.kit.heads import random_medusa
 from tests.unit.test_step_cost import row
 
 LIMITS = Limits(threads=2, read_bytes_s=4e10, fma_ops_s=2e11, int8_ops_s=9e11, source="measured")
@@ -154,6 +155,43 @@ def test_the_command_simulates(capsys):
     assert (traffic["replicas"], traffic["saturated"]) == (1, False)
 
 
+def test_what_drafts_is_counted_in_the_memory_and_the_speeds_are_told_to_be_without(capsys, tmp_path):
+    def memory(*words, model=5):
+        report = call(capsys, "plan", str(tiny_llama(model)), "--num-kv-blocks", "64", *words)
+        assert any("without" in note for note in report["notes"]) == bool(words)
+        assert report["speed"]["decode"][0]["tokens_per_s"] > 0
+        return report["memory"]
+
+    def grown(*words):
+        """By how much each part grows, where any does."""
+        found = memory("--speculate", *words)
+        return {name: found[name] - plain.get(name, 0) for name in found if found[name] != plain.get(name)}
+
+    plain, other = memory(), memory(model=6)
+    step = grown("early-exit=1")["drafting_step_bytes"]
+    by_draft = grown(f"draft={tiny_llama(6)}")
+    weights, token = other["weights_bytes"], other["kv_bytes_per_token"]
+    whole = weights + 1024 * token
+    assert by_draft["drafting_weights_bytes"] == by_draft["weights_bytes"] == weights
+    assert by_draft["drafting_kv_bytes_per_token"] == by_draft["kv_bytes_per_token"] == token
+    assert by_draft["kv_pool_bytes"] == 1024 * token
+    assert by_draft["resident_bytes"] >= whole + by_draft["drafting_step_bytes"]
+    assert by_draft["total_bytes"] >= whole
+    assert by_draft["drafting_step_bytes"] == step > 0
+    by_heads = grown(f"medusa={random_medusa(tmp_path / 'm', 32, VOCAB, heads=3)}")
+    assert by_heads["weights_bytes"] == 4 * 3 * (32 * 32 + 32 + VOCAB * 32)
+    assert {"kv_pool_bytes", "drafting_kv_bytes_per_token"}.isdisjoint(by_heads)
+    assert {"weights_bytes", "kv_pool_bytes"}.isdisjoint(grown("early-exit=1"))
+    assert not any(name.startswith("drafting") for name in grown("auto"))
+
+
+def test_traffic_is_simulated_without_the_drafts_that_the_memory_is_counted_for(capsys):
+    words = ("plan", "simulate", str(tiny_llama()), "--num-kv-blocks", "64", "--users", "2")
+    report = call(capsys, *words, "--requests", "6", "--prompt-tokens", "8", "--speculate", "early-exit=1")
+    assert report["traffic"]["finished"] == 6
+    assert report["memory"]["drafting_step_bytes"] > 0
+
+
 def test_the_command_says_what_the_figures_rest_on(capsys):
     words = ("plan", "simulate", str(tiny_llama()), "--num-kv-blocks", "64", "--rate", "100000")
     more = ("--requests", "90", "--prompt-tokens", "8", "--output-tokens", "4", "--replicas", "2")
@@ -171,6 +209,8 @@ def test_the_command_says_what_the_figures_rest_on(capsys):
         (["simulate"], "plan simulate needs a MODEL"),
         (["simulate", "smollm2:135m"], "--rate"),
         (["smollm2:135m", "--memory", "lots"], "--memory"),
+        ([str(tiny_llama()), "--speculate", "early-exit=3"], "1 to 2, got '3'"),
+        ([str(tiny_llama()), "--speculate", "magic"], "must be one of"),
     ],
 )
 def test_what_is_asked_wrongly_is_said(words, part, capsys):

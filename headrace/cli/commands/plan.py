@@ -16,7 +16,7 @@ from headrace.cli.settings import Gathered, with_settings
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-@with_settings("model", "device", "kv", "schedule", without=("model.model", "model.seed"))
+@with_settings("model", "device", "kv", "schedule", "speculate", without=("model.model", "model.seed"))
 def command(  # noqa: PLR0913 - one parameter per flag
     words: Annotated[
         list[str], typer.Argument(metavar="[simulate] MODEL", help="The model; and whether to simulate.")

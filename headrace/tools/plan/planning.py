@@ -5,11 +5,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from headrace.base.config import EngineConfig
+from headrace.base.config import EngineConfig, SpeculateConfig
 from headrace.base.metrics import Slo
 from headrace.engine.build import OpenedModel, device_facts, make_scheduler, open_model
 from headrace.engine.cost.rehearsal import QUIET_SHARE, rehearse
-from headrace.engine.resolve import resolve
+from headrace.engine.resolve import Resolved, resolve
 from headrace.tools.plan.report import PROMPTS, machine_of, memory_of, saturation, speed_of, traffic_of
 from headrace.tools.plan.simulate import simulate
 from headrace.tools.plan.sizes import sizes_of
@@ -17,6 +17,10 @@ from headrace.tools.plan.speeds import Speeds
 from headrace.tools.plan.traffic import Traffic, span
 
 DEFAULT_CONTEXT = 512
+PLAIN = (
+    "drafts: what they take is in the memory; speeds are those without them, as how many agree depends on "
+    "the text"
+)
 
 
 def disturbance(cores: float, threads: int) -> list[str]:
@@ -27,6 +31,11 @@ def disturbance(cores: float, threads: int) -> list[str]:
         f"warning: the speeds were measured with {cores:.1f} of {threads} cores: other work took the rest, "
         "so they may be too low; plan again when the machine is quiet"
     ]
+
+
+def _plain(resolved: Resolved) -> Resolved:
+    """The same blocks and limits, without drafts."""
+    return replace(resolved, config=replace(resolved.config, speculate=SpeculateConfig()))
 
 
 class Planning:
@@ -51,6 +60,8 @@ class Planning:
         self._speeds: Speeds | None = None
         self._limits: dict[str, Any] = {}
         self._notes: list[str] = []
+        if opened.resolved.speculation.is_on:
+            self._notes.append(PLAIN)
 
     def report(self, *, context: int | None = None, prompts: str | None = None) -> dict[str, Any]:
         """Memory, machine and speed as plain data.
@@ -67,7 +78,7 @@ class Planning:
         return {
             "model": resolved.model.name,
             "about": resolved.model.description,
-            "memory": memory_of(sizes),
+            "memory": memory_of(sizes, resolved.geometry.block_size),
             "machine": self._limits,
             "speed": speed_of(speeds, sizes, resolved.max_num_seqs, behind, lengths),
         }
@@ -76,7 +87,7 @@ class Planning:
         """Figures of the traffic; see `report.traffic_of`."""
         found = simulate(
             traffic,
-            partial(make_scheduler, self._opened.resolved),
+            partial(make_scheduler, _plain(self._opened.resolved)),
             self._rehearsed().step_s,
             replicas=replicas,
         )

@@ -23,8 +23,14 @@ class Table(NamedTuple):
     rows: list[tuple[str, ...]]
 
 
-def memory_of(sizes: Sizes) -> dict[str, Any]:
-    """Bytes by part, and what fits."""
+def memory_of(sizes: Sizes, block_size: int) -> dict[str, Any]:
+    """Bytes by part, and what fits; what drafts is counted in the parts, and told apart where it takes any."""
+    beside = sizes.beside
+    drafting = {
+        "drafting_weights_bytes": beside.weight_bytes,
+        "drafting_kv_bytes_per_token": -(-beside.block_bytes // block_size),
+        "drafting_step_bytes": beside.step_bytes,
+    }
     return {
         "weights_bytes": sizes.weight_bytes,
         "kv_bytes_per_token": sizes.kv_token_bytes,
@@ -34,6 +40,7 @@ def memory_of(sizes: Sizes) -> dict[str, Any]:
         "total_bytes": sizes.total_bytes,
         "resident_bytes": sizes.resident_bytes,
         "available_bytes": sizes.available_bytes,
+        **{name: value for name, value in drafting.items() if value},
         "pool_tokens": sizes.pool_tokens,
         "largest_context_tokens": sizes.max_model_len,
         "sequences": [{"context_tokens": c, "sequences": n} for c, n in sizes.sequences],

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from headrace.engine.resolve import Resolved
+from headrace.engine.sizing import Beside
 
 IDLE_BYTES = 100 << 20
 """Both processes without a model: interpreters, libraries, the server's code."""
@@ -28,6 +29,8 @@ class Sizes:
     available_bytes: int
     pool_tokens: int
     max_model_len: int
+    beside: Beside
+    """Of what drafts; the other sizes hold it already."""
     sequences: tuple[tuple[int, int], ...]
     """(context in tokens, sequences of that length that the pool holds, at most max_num_seqs)."""
 
@@ -63,5 +66,6 @@ def sizes_of(resolved: Resolved, available_bytes: int, context: int | None) -> S
         available_bytes=available_bytes,
         pool_tokens=tokens,
         max_model_len=resolved.max_model_len,
+        beside=beside,
         sequences=tuple((c, min(tokens // c, resolved.max_num_seqs)) for c in found),
     )
