@@ -469,6 +469,22 @@ def test_pairs_are_interleaved_ask_the_same_and_show_what_differs():
     assert "goodput (requests/s)" not in by_title
 
 
+def test_every_figure_of_a_comparison_equals_the_hand_computed_value():
+    """4 requests of 4 tokens by 2 users: A takes 1.5 s each (first token at 0.5 s), B half; 8 tokens in."""
+    done = run(
+        compare(paced(1.0, [], "A"), paced(0.5, [], "B"), plan(users=2, num_talks=4, slo=Slo(ttft_s=0.6)), 5)
+    )
+    half = dict.fromkeys(("requests/s", "goodput (requests/s)"), (4 / 3, 4 / 1.5))
+    half |= {"output (tok/s)": (16 / 3, 16 / 1.5)}
+    half |= {"TTFT p50 (ms)": (500, 250), "TTFT p99 (ms)": (500, 250), "TPOT p50 (ms)": (1000 / 3, 500 / 3)}
+    half |= {"ITL p99 (ms)": (1000, 500), "E2EL p50 (ms)": (1500, 750)}
+    found = {row.title: row for row in done.figures}
+    for title, values in half.items():
+        assert (found[title].a, found[title].b) == pytest.approx(values, rel=1e-12)
+        assert found[title].interval.ratio == pytest.approx(2.0, rel=1e-12)
+    assert set(found) == set(half)
+
+
 def test_equal_servers_show_no_difference():
     done = run(compare(paced(1.0, [], "A"), paced(1.0, [], "B"), plan(users=2, num_talks=4), 5))
     assert {row.interval.verdict() for row in done.figures} == {NO_DIFFERENCE}

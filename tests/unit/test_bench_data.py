@@ -316,6 +316,24 @@ def test_latency_asks_for_exactly_so_many_tokens():
     assert found.runs[0].output_tokens == 21
 
 
+def test_every_figure_of_an_engine_in_this_process_equals_the_hand_computed_value():
+    """Two repetitions of 2.5 and 3 s: 3 requests, each of 10 tokens in (1 cached) and 7 out."""
+    engine = CountingEngine()
+    found = offline.latency(engine, offline.Batch(3, 33, 7), 2, clock=lambda: engine.now).json()
+    assert [list(run.values()) for run in found["runs"]] == [[2.5, 3, 30, 3, 21], [3.0, 3, 30, 3, 21]]
+    for name, (first, second) in {
+        "seconds": (2.5, 3.0),
+        "output_tokens_per_s": (21 / 3.0, 21 / 2.5),
+        "total_tokens_per_s": (51 / 3.0, 51 / 2.5),
+    }.items():
+        spread, gap = found[name], second - first
+        assert (spread["count"], spread["min"], spread["max"]) == (2, first, second)
+        assert spread["mean"] == pytest.approx((first + second) / 2, rel=1e-12)
+        assert spread["std"] == pytest.approx(gap / 2, rel=1e-12)
+        for share, part in {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}.items():
+            assert spread[share] == pytest.approx(first + part * gap, rel=1e-12)
+
+
 @pytest.mark.parametrize("wrong", [offline.Batch(0), offline.Batch(1, 0), offline.Batch(1, 1, 0)])
 def test_batches_out_of_range_are_refused(wrong):
     with pytest.raises(RequestError, match="--"):
@@ -417,6 +435,30 @@ def test_a_ramp_and_a_comparison_are_told(scripted, tmp_path: Path):
     text = bench("compare", "h:1", "h:2", *SMALL, "--pairs", "5", "--plot", str(page))
     assert "| output (tok/s) | 6 | 12 | 2.000 | 2.000 to 2.000 | B is better by 100.0% |" in text
     assert page.read_text().count("<svg") == 1
+
+
+@pytest.mark.parametrize("what", ["throughput", "latency"])
+def test_an_engine_in_this_process_has_all_settings_of_engines(what, monkeypatch: pytest.MonkeyPatch):
+    made = []
+
+    class Made(CountingEngine):
+        def __init__(self, config):
+            super().__init__()
+            made.append(config)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr("headrace.engine.llm.LLM", Made)
+    flags = ("--speculate", "ngram,depth=3", "--threads", "1", "--block-size", "32", "--max-num-seqs", "5")
+    bench(what, "some.gguf", *flags, "--repeat", "1", "--input-tokens", "20", "--output-tokens", "3")
+    config = made[0]
+    assert config.speculate.method == "ngram,depth=3"
+    assert (config.model.model, config.device.threads) == ("some.gguf", 1)
+    assert (config.kv.block_size, config.schedule.max_num_seqs) == (32, 5)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,8 @@ IgnoreEos = Annotated[
 ]
 Repeat = Annotated[int, typer.Option("--repeat", help="Repetitions that are measured.")]
 
+OFFLINE = ("model", "device", "kv", "schedule", "speculate")
+"""Sections of the settings that an engine in this process has flags of."""
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -226,7 +228,7 @@ async def _compare(
 
 @command.command("throughput")
 @with_flags(FLAGS)
-@with_settings("model", "device", "kv", "schedule", without=("model.model", "model.seed"))
+@with_settings(*OFFLINE, without=("model.model", "model.seed"))
 def throughput(
     model: Annotated[str, typer.Argument(help="Catalogue name, .gguf file, checkpoint directory or hub id.")],
     repeat: Repeat = 3,
@@ -243,7 +245,7 @@ def throughput(
 
 
 @command.command("latency")
-@with_settings("model", "device", "kv", "schedule", without=("model.model", "model.seed"))
+@with_settings(*OFFLINE, without=("model.model", "model.seed"))
 def latency(  # noqa: PLR0913 - one parameter per flag
     model: Annotated[str, typer.Argument(help="Catalogue name, .gguf file, checkpoint directory or hub id.")],
     batch_size: Annotated[int, typer.Option("--batch-size", help="Requests at once.")] = 1,
