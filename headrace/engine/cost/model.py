@@ -14,8 +14,8 @@ from headrace.engine.cost.shape import CostShape, StepWork
 
 _OVERHEAD_S = 0.8e-3
 _ROW_S = 40e-6
-_GUESS = (_OVERHEAD_S, _ROW_S, 1.3, 2.2, 1.5, 2.2)
-"""Medians of the models on the page of benchmarks."""
+TYPICAL = (_OVERHEAD_S, _ROW_S, 1.3, 2.2, 1.5, 2.2)
+"""Overhead, a, m, c, k and p where nothing was seen yet: medians of the models on the page of benchmarks."""
 _PREFILL_DOUBT = (0.7, 0.2, 0.2, 0.7, 0.15, 0.7)
 """What steps with prefill hardly show (rows and keys of those who decode beside) stays near its guess."""
 _FLOAT_COMPUTE = 1.4
@@ -39,7 +39,7 @@ class StepModel:
         self._operation_s = 1.0 / peak
         self._key_s = shape.token_bytes / limits.read_bytes_s
         self._pair_s = 2.0 * shape.per_pair / limits.int8_ops_s
-        guess = [*_GUESS]
+        guess = [*TYPICAL]
         guess[3] = _FLOAT_COMPUTE if shape.is_float else guess[3]
         self._decode = Fit(guess, drift=drift)
         self._prefill = Fit(guess, doubt=_PREFILL_DOUBT, drift=drift)

@@ -27,7 +27,8 @@ def _look(patient: Patient) -> Finding | None:
         "run two servers behind one address",
         expected_gain=f"up to {1 / max(0.1, 1 - min(0.9, grammar)):.1f} times the steps of those requests"
         if is_grammar
-        else "the wait for the HTTP process",
+        else f"two servers behind one address: up to {min(2.0, 1.0 / max(trace.busy, 0.01)):.1f} times the "
+        "requests a second, by when this engine would be full",
         weight=0.8,
     )
 

@@ -25,7 +25,7 @@ def _look(machine: Machine, trace: Trace | None) -> Finding | None:
         severity="warning",
         evidence={"missing": missing},
         remedy="a virtual machine may hide them: choose the processor type 'host'; else another machine",
-        expected_gain="several times the arithmetic",
+        expected_gain="headrace bench latency MODEL on a machine that has them measures it",
     )
 
 

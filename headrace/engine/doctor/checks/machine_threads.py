@@ -17,13 +17,13 @@ def _look(machine: Machine, trace: Trace | None) -> Finding | None:
         evidence["cgroup_cpus"] = quota
     if threads and threads > machine.threads:
         remedy = f"set --threads {machine.threads}: more threads than cores wait for each other"
-        gain = "steps without pauses"
+        gain = f"headrace bench latency MODEL --threads {machine.threads} measures it"
     elif threads and threads < machine.threads:
         remedy = f"set --threads {machine.threads}, or leave it out"
         gain = f"up to {machine.threads / threads:.1f} times the arithmetic"
     elif quota is not None and quota < machine.allowed and quota != int(quota):
         remedy = f"grant whole CPUs: {quota:g} lets threads stand still in the middle of steps"
-        gain = "even step times"
+        gain = "headrace bench latency MODEL measures it: the largest over the median"
     else:
         return None
     return Finding(
