@@ -1,6 +1,6 @@
-"""Measure drafting with a pair of models.
+"""Measure drafting with a pair of models, or, without a draft model, with what texts repeat.
 
-python -m benchmarks.speculation --target big.gguf --draft small.gguf --llama build/peers/llama
+python -m benchmarks.speculation --target big.gguf [--draft small.gguf] --llama build/peers/llama
 """
 
 import argparse
@@ -10,19 +10,24 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.peers import llama_cpp
-from benchmarks.speculation.prompts import CODE, prompt
+from benchmarks.speculation.prompts import CODE, COPYING, prompt
 from benchmarks.speculation.table import Run, different, markdown, medians
-from benchmarks.speculation.ways import Way, add_ours, add_theirs
+from benchmarks.speculation.ways import Way, add_our_lookups, add_ours, add_their_lookups, add_theirs
 
 
 def main() -> None:
     args = _arguments()
     ways: list[Way] = []
     try:
-        add_ours(ways, args.target, args.draft, args.depths, args.program)
-        if args.llama:
-            found = llama_cpp.find(args.llama, args.threads)
-            add_theirs(ways, Path(args.target), Path(args.draft), args.llama_depths, found)
+        found = llama_cpp.find(args.llama, args.threads) if args.llama else None
+        if args.draft is None:
+            add_our_lookups(ways, args.target, args.program)
+            if found is not None:
+                add_their_lookups(ways, Path(args.target), found)
+        else:
+            add_ours(ways, args.target, args.draft, args.depths, args.program)
+            if found is not None:
+                add_theirs(ways, Path(args.target), Path(args.draft), args.llama_depths, found)
         runs = measure(ways, args.tasks, args.rounds, args.tokens)
     finally:
         for server in {id(way.server): way.server for way in ways}.values():
@@ -51,7 +56,7 @@ def measure(ways: list[Way], tasks: list[str], rounds: int, tokens: int) -> list
         for i, task in enumerate(tasks):
             turn = (round_ + i) % len(ways)
             for way in ways[turn:] + ways[:turn]:
-                answer = way.answer(prompt(task, round_), tokens)
+                answer = way.answer(prompt(task, round_), tokens, is_chat=task in COPYING)
                 if round_:
                     runs.append(Run(task, way.name, round_, 1 / answer.tpot, answer.text))
     order = {way.name: i for i, way in enumerate(ways)}
@@ -65,17 +70,19 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", required=True, help="the model, a .gguf file")
-    parser.add_argument("--draft", required=True, help="the draft model, a .gguf file")
+    parser.add_argument("--draft", help="the draft model, a .gguf file; left out: lookups, on copying tasks")
     parser.add_argument("--llama", type=Path, help="folder of an installed llama.cpp; left out without")
     parser.add_argument("--depths", type=_numbers, default=(4,), help="fixed depths beside auto")
     parser.add_argument("--llama-depths", type=_numbers, default=(3, 5), help="drafts of llama.cpp's servers")
-    parser.add_argument("--tasks", type=lambda t: t.split(","), default=list(CODE))
+    parser.add_argument("--tasks", type=lambda t: t.split(","), default=[])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--program", default="headrace")
     parser.add_argument("--out", type=Path, default=Path("build/speculation"))
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.tasks = args.tasks or list(COPYING if args.draft is None else CODE)
+    return args
 
 
 if __name__ == "__main__":

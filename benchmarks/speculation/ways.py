@@ -17,20 +17,16 @@ class Way:
     server: Server
     fields: dict[str, object] = field(default_factory=dict)
 
-    def answer(self, prompt: str, tokens: int) -> Answer:
-        """Ask once.
+    def answer(self, prompt: str, tokens: int, *, is_chat: bool = False) -> Answer:
+        """Ask once: for a continuation, or for an answer in a chat.
 
         Raises:
             RuntimeError: the server did not answer.
         """
-        body = {
-            "model": "default",
-            "prompt": prompt,
-            "max_tokens": tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-        }
-        found = asyncio.run(ask("127.0.0.1", self.server.port, body | self.fields, "/v1/completions"))
+        text = {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"prompt": prompt}
+        body = text | {"model": "default", "max_tokens": tokens, "temperature": 0, "ignore_eos": not is_chat}
+        path = "/v1/chat/completions" if is_chat else "/v1/completions"
+        found = asyncio.run(ask("127.0.0.1", self.server.port, body | self.fields, path))
         if found.error is not None or len(found.stamps) < 2:
             raise RuntimeError(f"{self.name}: {found.error or 'no answer'}")
         return found
@@ -45,16 +41,39 @@ def add_ours(
     ways += [Way(f"headrace, draft, depth {k}", server, {"speculate": f"draft,depth={k}"}) for k in depths]
 
 
+def add_our_lookups(ways: list[Way], target: Path | str, program: str) -> None:
+    """Headrace, one server: off, and drafts from what the text repeats."""
+    server = headrace(target, program, ("--speculate", "auto", "--max-num-seqs", "4"))
+    ways.append(Way("headrace, plain", server, {"speculate": "off"}))
+    ways += [Way(f"headrace, {name}", server, {"speculate": name}) for name in ("auto", "ngram", "suffix")]
+
+
 def add_theirs(
     ways: list[Way], target: Path, draft: Path, depths: tuple[int, ...], found: llama_cpp.LlamaCpp
 ) -> None:
     """llama.cpp: a server without a draft model, and one for each number of drafts."""
     threads = str(found.threads)
-    for depth in (0, *depths):
-        port = free_port()
-        command = [str(found.programs / "llama-server"), "-m", str(target), "--host", "127.0.0.1"]
-        command += ["--port", str(port), "-t", threads, *["-fa", "on", "-np", "1", "-c", "4096", "--no-ui"]]
-        if depth:
-            command += ["-md", str(draft), "-td", threads, "--spec-draft-n-max", str(depth)]
-        server = start(f"llama.cpp-{depth}", command, port, environment=found.environment)
-        ways.append(Way(f"llama.cpp, draft, depth {depth}" if depth else "llama.cpp, plain", server))
+    _add_llama(ways, "llama.cpp, plain", target, found, [])
+    for depth in depths:
+        # A draft model alone is loaded and not used.
+        flags = ["-md", str(draft), "-td", threads, "--spec-type", "draft-simple"]
+        flags += ["--spec-draft-n-max", str(depth)]
+        _add_llama(ways, f"llama.cpp, draft, depth {depth}", target, found, flags)
+
+
+def add_their_lookups(ways: list[Way], target: Path, found: llama_cpp.LlamaCpp) -> None:
+    """llama.cpp: without drafts, and with its lookup as it comes and for shorter matches and drafts."""
+    _add_llama(ways, "llama.cpp, plain", target, found, [])
+    kind = ["--spec-type", "ngram-simple"]
+    _add_llama(ways, "llama.cpp, ngram-simple", target, found, kind)
+    short = ["--spec-ngram-simple-size-n", "4", "--spec-ngram-simple-size-m", "8"]
+    _add_llama(ways, "llama.cpp, ngram-simple, 4 and 8", target, found, kind + short)
+
+
+def _add_llama(ways: list[Way], name: str, target: Path, found: llama_cpp.LlamaCpp, flags: list[str]) -> None:
+    port = free_port()
+    command = [str(found.programs / "llama-server"), "-m", str(target), "--host", "127.0.0.1"]
+    command += ["--port", str(port), "-t", str(found.threads)]
+    command += ["-fa", "on", "-np", "1", "-c", "4096", "--no-ui", *flags]
+    label = "".join(c if c.isalnum() else "-" for c in name)
+    ways.append(Way(name, start(label, command, port, environment=found.environment)))
