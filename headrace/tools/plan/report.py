@@ -24,7 +24,7 @@ class Table(NamedTuple):
 
 
 def memory_of(sizes: Sizes, block_size: int) -> dict[str, Any]:
-    """Bytes by part, and what fits; what drafts is counted in the parts, and told apart where it takes any."""
+    """Bytes by part, and what fits; what drafts is counted in the parts and told apart where there is any."""
     beside = sizes.beside
     drafting = {
         "drafting_weights_bytes": beside.weight_bytes,
