@@ -152,6 +152,7 @@ class EngineCore:
             counters |= self.meter.counters()
         if self.scheduler.drafts.is_on:
             counters |= self.scheduler.drafts.counts
+            counters["draft_faults"] = self.runner.num_draft_faults
         counters |= {f"finished_{reason.value}": counts[reason.value] for reason in FinishReason}
         counters |= {f"prefix_{outcome.value}": count for outcome, count in prefix.outcomes}
         gauges: dict[str, float] = {

@@ -67,6 +67,7 @@ _COUNTERS: Mapping[str, tuple[str, str]] = {
         "Drafts that were accepted; the acceptance length is 1 + this / num_drafts.",
     ),
     "headrace_spec_decode_num_proposed_tokens": ("drafts_proposed", "Drafts that were made, checked or not."),
+    "headrace_spec_decode_num_faults": ("draft_faults", "Times that making drafts failed."),
     "headrace_numeric_errors": ("numeric_errors", "Sequences that ended because of NaN or infinite logits."),
 }
 _PHASED: Mapping[str, tuple[str, str]] = {

@@ -1,5 +1,7 @@
 """Drafters that cannot draw, lack what they need, or break: answers are those without drafts."""
 
+import itertools
+import json
 from functools import cache
 from pathlib import Path
 
@@ -7,9 +9,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from headrace.base.request import Request, SamplingParams
+from headrace.compute.spec.faults import MAX_FAULTS
 from tests.engine.test_draft_model import changed_rig, drafter_of, request
 from tests.engine.test_heads import ask
-from tests.kit.engine import VOCAB, Drive, Rig, rig
+from tests.kit.engine import VOCAB, Drive, Rig, rig, write_checkpoint
 from tests.kit.heads import counting, scripted_eagle, scripted_medusa
 
 KINDS = ("medusa", "eagle")
@@ -84,3 +88,106 @@ def test_tokens_that_a_smaller_vocabulary_lacks_are_taken_in(num_prompt):
     assert Drive(core).run([asked])["r"].answer == subject.solo(asked).answer
     assert drafter_of(core).num_taken_in > num_prompt
     assert core.stats().counters["drafts_checked"] > 5
+
+
+BROKEN = 25
+
+
+@cache
+def breaking_target() -> Rig:
+    """A target that counts, and whose logits are NaN after the token `BROKEN`."""
+    path, _ = counting()
+    tensors = load_file(path / "model.safetensors")
+    tensors["model.embed_tokens.weight"][BROKEN] = np.nan
+    config = json.loads((path / "config.json").read_text())
+    return Rig(write_checkpoint("breaking", config, tensors), "native", 1, 256)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "draft"])
+def test_a_target_that_breaks_after_accepted_drafts_ends_its_answer(tmp_path, kind):
+    """Tokens up to the break stand, with none behind them drawn: as many as the drafter knew, or fewer."""
+    source = "x" if kind == "draft" else heads(kind, tmp_path)
+    core = breaking_target().core(
+        draft=target() if kind == "draft" else None, dtype="f32", speculate=f"{kind}={source},depth=5"
+    )
+    asked = ask("r")
+    lives = Drive(core).run([asked, ask("beside", 40)])
+    assert lives["r"].answer == breaking_target().solo(asked).answer
+    assert lives["r"].tokens == [23, 24, 25]
+    assert "NaN" in (lives["r"].error or "")
+    assert lives["beside"].tokens == list(range(60, 111))
+    assert core.stats().counters["drafts_accepted"] >= 40
+
+
+def fail(drafter, method: str, calls: range) -> None:
+    """Let a drafter's method raise in these of its calls, after its work is done."""
+    inner, count = getattr(drafter, method), itertools.count()
+
+    def raising(*args):
+        found = inner(*args)
+        if next(count) in calls:
+            raise ArithmeticError("an accident")
+        return found
+
+    setattr(drafter, method, raising)
+
+
+def with_drafts(kind: str, folder: Path):
+    """An engine whose drafts are made so."""
+    source = f"={heads(kind, folder)}" if kind in KINDS else "=x" * (kind == "draft")
+    draft = target() if kind == "draft" else None
+    return target().core(draft=draft, dtype="f32", speculate=f"{kind}{source},depth=3")
+
+
+ASKED = [(kind, "propose") for kind in ("draft", "medusa", "eagle", "ngram")]
+TOLD = [(kind, "observe") for kind in KINDS]
+MOVED = [(kind, method) for kind, _ in ASKED for method in ("begin", "end")]
+
+
+@pytest.mark.parametrize(("kind", "method"), ASKED + TOLD + MOVED)
+def test_a_drafter_that_raises_once_costs_its_drafts_and_no_more(tmp_path, caplog, kind, method):
+    core = with_drafts(kind, tmp_path)
+    first = 0 if method == "end" else 1
+    fail(drafter_of(core), method, range(first, first + 1))
+    asked = [ask("r", ignore_eos=True), ask("s", 40, ignore_eos=True), ask("t", 60, max_tokens=5)]
+    lives = Drive(core, draft_faults=1).run(asked, arrivals={"t": 8})
+    for each in asked:
+        assert lives[each.request_id].answer == target().solo(each).answer
+    assert [record.message for record in caplog.records] == [
+        f"making drafts by {kind} failed; answers go on without them"
+    ]
+    counts = core.stats().counters
+    assert counts["draft_faults"] == 1
+    if kind != "ngram":  # a text that counts repeats nothing
+        assert counts["drafts_accepted"] > 20
+
+
+@pytest.mark.parametrize(("kind", "method"), ASKED + TOLD)
+def test_a_drafter_that_always_raises_is_switched_off(tmp_path, caplog, kind, method):
+    core = with_drafts(kind, tmp_path)
+    fail(drafter_of(core), method, range(1000))
+    calls = []
+    inner = getattr(drafter_of(core), method)
+    setattr(drafter_of(core), method, lambda *args: (calls.append(args), inner(*args))[1])
+    plans, run = [], core.runner.run
+    core.runner.run = lambda plan: (plans.append(plan), run(plan))[1]
+    asked = [ask("r"), ask("s", 40), ask("t", 60, max_tokens=9)]
+    lives = Drive(core, draft_faults=MAX_FAULTS).run(asked, arrivals={"t": 20})
+    for each in asked:
+        assert lives[each.request_id].answer == target().solo(each).answer
+    assert len(calls) == core.stats().counters["draft_faults"] == MAX_FAULTS
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+    assert "switched off" in caplog.records[1].message
+    assert core.stats().counters["drafts_checked"] == 0
+    assert not any(row.num_drafts for plan in plans[6:] for row in plan.rows), "drafts that nobody makes"
+
+
+def test_drafts_of_others_go_on_when_one_proposer_is_switched_off():
+    core = target().core(speculate="auto,depth=3")
+    proposers = core.runner._parts.drafting._proposers
+    fail(proposers["suffix"], "propose", range(1000))
+    text = (*range(30, 60), 30, 31, 32)
+    asked = Request(request_id="r", prompt_ids=text, sampling=SamplingParams(temperature=0.0, seed=0))
+    lives = Drive(core, draft_faults=MAX_FAULTS).run([asked])
+    assert lives["r"].answer == target().solo(asked).answer
+    assert core.stats().counters["drafts_checked"] > 0

@@ -239,8 +239,9 @@ class Life:
 class Drive:
     """Runs an engine step by step, checking its invariants."""
 
-    def __init__(self, core: EngineCore, *, check: bool = True) -> None:
+    def __init__(self, core: EngineCore, *, check: bool = True, draft_faults: int = 0) -> None:
         self.core = core
+        self._draft_faults = draft_faults
         self.lives: dict[str, Life] = {}
         self._check = check
 
@@ -285,8 +286,9 @@ class Drive:
         return self.lives
 
     def check_idle(self) -> None:
-        """Nothing is held, nothing waits."""
+        """Nothing is held, nothing waits, and no drafter raised what was contained."""
         self.core.check()
+        assert self.core.runner.num_draft_faults == self._draft_faults
         gauges = self.core.stats().gauges
         assert gauges["running"] == gauges["waiting"] == gauges["blocks_held"] == 0
         assert gauges["blocks_free"] + gauges["blocks_evictable"] == gauges["blocks_total"]

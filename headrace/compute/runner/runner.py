@@ -68,6 +68,11 @@ class Runner:
         self._planes = (parts.pool, *(parts.drafting.planes if parts.drafting else ()))
         self._token_bytes = geometry.block_bytes // geometry.block_size
 
+    @property
+    def num_draft_faults(self) -> int:
+        """How often making drafts failed."""
+        return 0 if self._parts.drafting is None else self._parts.drafting.num_faults
+
     def run(self, plan: StepPlan) -> StepResult:
         """Do what the plan says: ends, begins, moves, rows.
 

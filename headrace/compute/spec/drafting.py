@@ -1,15 +1,18 @@
 """Drafts for the rows of a runner: which proposer serves a slot, and the tokens it works on.
 
 Nothing is kept for a slot before drafts are wanted for it, so that requests without speculation cost nothing.
+A proposer that raises makes no drafts, and nothing else changes (`faults`).
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from headrace.base.clock import now_s
 from headrace.base.request import Request
 from headrace.base.tasks import AUTO, OFF, Speculation
 from headrace.compute.models.decoder import NO_TAPS, Taps
 from headrace.compute.runner.mover import Plane
+from headrace.compute.spec.faults import Faults
 from headrace.compute.spec.proposer import Ask, Needs, Proposer, Watcher
 from headrace.compute.spec.states import Seen
 
@@ -46,10 +49,16 @@ class Drafting:
         self.held: dict[int, list[int]] = {}
         """Drafts by slot: of the step before, or made late for this one."""
         self._spent_s = 0.0
+        self._faults = Faults({id(proposer): name for name, proposer in proposers.items()})
         self._watchers = [p for p in proposers.values() if isinstance(p, Watcher)]
         self._most_by_proposer = {id(watcher): watcher.most for watcher in self._watchers}
         self.watches = bool(self._watchers)
         """Whether any proposer is to be told of hidden states."""
+
+    @property
+    def num_faults(self) -> int:
+        """How often a proposer raised."""
+        return self._faults.count
 
     @property
     def taps(self) -> Taps:
@@ -60,21 +69,24 @@ class Drafting:
         """A pass of the target is over, its tokens are drawn."""
         began_s = now_s()
         for watcher in self._watchers:
-            watcher.observe(seen)
+            if not self._faults.is_off(watcher):
+                slots = [row.slot for row in seen.rows if watcher in self._order_by_slot.get(row.slot, ())]
+                self._faults.attempt(watcher, slots, partial(watcher.observe, seen))
         self._spent_s += now_s() - began_s
 
     def begin(self, slot: int, request: Request) -> None:
         """A sequence enters a slot."""
         asked = request.sampling.speculate
         method = (self._offered if asked is None else Speculation.parse(asked)).method
-        self._order_by_slot[slot] = self._order_by_method.get(method, ())
-        for proposer in self._order_by_slot[slot]:
-            proposer.begin(slot)
+        order = tuple(p for p in self._order_by_method.get(method, ()) if not self._faults.is_off(p))
+        self._order_by_slot[slot] = order
+        for proposer in order:
+            self._faults.attempt(proposer, (), partial(proposer.begin, slot))
 
     def end(self, slot: int) -> None:
         """The sequence leaves its slot."""
         for proposer in self._order_by_slot.pop(slot, ()):
-            proposer.end(slot)
+            self._faults.attempt(proposer, (), partial(proposer.end, slot))
         self._ids_by_slot.pop(slot, None)
         self.held.pop(slot, None)
 
@@ -85,7 +97,10 @@ class Drafting:
 
     def promised(self, slot: int, wanted: int) -> int:
         """How many late drafts a slot can count on."""
-        return min(wanted, self._most_by_proposer.get(id(self._order_by_slot[slot][0]), wanted))
+        proposer = self._order_by_slot[slot][0]
+        if self._faults.is_off(proposer):
+            return 0
+        return min(wanted, self._most_by_proposer.get(id(proposer), wanted))
 
     def propose_late(self, wanted: Sequence[tuple[int, int]]) -> None:
         """Make the drafts of these (slot, most), whose blocks are there, and hold them."""
@@ -95,9 +110,17 @@ class Drafting:
             proposer = self._order_by_slot[slot][0]
             asks_by_proposer.setdefault(id(proposer), (proposer, []))[1].append(Ask(slot, (), most))
         for proposer, asks in asks_by_proposer.values():
-            for ask, drafts in zip(asks, proposer.propose(asks), strict=True):
-                self.held[ask.slot] = drafts[: ask.most]
+            for ask, drafts in zip(asks, self._ask(proposer, asks), strict=True):
+                self.held[ask.slot] = drafts
         self._spent_s += now_s() - began_s
+
+    def _ask(self, proposer: Proposer, asks: list[Ask]) -> list[list[int]]:
+        """Drafts of each ask, at most as many as wanted; none where the proposer fails or is switched off."""
+        made = None
+        if not self._faults.is_off(proposer):
+            slots = [ask.slot for ask in asks]
+            made = self._faults.attempt(proposer, slots, partial(_proposed, proposer, asks))
+        return [[] for _ in asks] if made is None else made
 
     def agree(self, slot: int, tokens: Sequence[int]) -> tuple[int, int]:
         """Compare drawn tokens with the drafts held for them, checked or not.
@@ -150,10 +173,16 @@ class Drafting:
                     by_proposer.setdefault(id(order[rank]), (order[rank], []))[1].append(ask)
             open_asks = []
             for proposer, asks in by_proposer.values():
-                for ask, drafts in zip(asks, proposer.propose(asks), strict=True):
+                for ask, drafts in zip(asks, self._ask(proposer, asks), strict=True):
                     if drafts:
-                        self.held[ask.slot] = drafts[: ask.most]
+                        self.held[ask.slot] = drafts
                     else:
                         open_asks.append(ask)
             rank += 1
         return [len(self.held.get(slot, ())) for slot, _ in wanted]
+
+
+def _proposed(proposer: Proposer, asks: Sequence[Ask]) -> list[list[int]]:
+    """A proposer's drafts, cut to what was wanted."""
+    made = zip(asks, proposer.propose(asks), strict=True)
+    return [drafts[: ask.most] for ask, drafts in made]

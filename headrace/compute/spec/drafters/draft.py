@@ -137,8 +137,9 @@ class DraftModel:
             self._find(slot, seen)
             return seen
         ids, at = self._state.tokens[slot], seen.num_computed
-        for draft in seen.drafts:  # the token drawn after those that were accepted is never among them
-            if ids[at] != draft:
+        last = int(self._state.num_tokens[slot]) - 1  # drawn with the row's last logits, never computed
+        for draft in seen.drafts:
+            if at >= last or ids[at] != draft:
                 break
             at += 1
         seen.num_computed, seen.drafts = at, []
