@@ -10,11 +10,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from headrace.base.request import Request, SamplingParams
+from headrace.base.tasks import BeamSearch
 from headrace.compute.spec.faults import MAX_FAULTS
 from tests.engine.test_draft_model import changed_rig, drafter_of, request
 from tests.engine.test_heads import ask
-from tests.kit.engine import VOCAB, Drive, Rig, rig, write_checkpoint
-from tests.kit.heads import counting, scripted_eagle, scripted_medusa
+from tests.kit.engine import GRAMMARS, VOCAB, Drive, Rig, rig, write_checkpoint
+from tests.kit.heads import counting, random_eagle, scripted_eagle, scripted_medusa
 
 KINDS = ("medusa", "eagle")
 NOTHING_LEFT = {"allowed_token_ids": (5,), "bad_words_ids": ((5, 5),)}
@@ -191,3 +192,27 @@ def test_drafts_of_others_go_on_when_one_proposer_is_switched_off():
     lives = Drive(core, draft_faults=MAX_FAULTS).run([asked])
     assert lives["r"].answer == target().solo(asked).answer
     assert core.stats().counters["drafts_checked"] > 0
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"sampling": SamplingParams(temperature=0.0, seed=0, max_tokens=8, structured=GRAMMARS[1])},
+        {"task": BeamSearch(width=2), "sampling": SamplingParams(temperature=0.0, seed=0, max_tokens=8)},
+        {"sampling": SamplingParams(temperature=0.0, seed=0, max_tokens=8, speculate="off")},
+    ],
+    ids=["structured", "beams", "off"],
+)
+def test_nothing_is_kept_of_answers_that_are_never_drafted(tmp_path, wish):
+    """Structured ones and beams check no drafts, so their states are not taken in either."""
+    subject = rig("native", 1)
+    core = subject.core(speculate=f"eagle={random_eagle(tmp_path, 32, VOCAB)}")
+    drafter, seen = drafter_of(core), []
+    observe = drafter.observe
+    drafter.observe = lambda told: (observe(told), seen.append(dict(drafter._waiting)))
+    asked = Request(request_id="r", prompt_ids=tuple(range(3, 60)), **wish)
+    Drive(core).run([asked])
+    assert seen
+    assert not any(seen)
+    Drive(core).run([request("plain")])
+    assert any(seen)

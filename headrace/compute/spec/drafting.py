@@ -75,13 +75,18 @@ class Drafting:
         self._spent_s += now_s() - began_s
 
     def begin(self, slot: int, request: Request) -> None:
-        """A sequence enters a slot."""
-        asked = request.sampling.speculate
-        method = (self._offered if asked is None else Speculation.parse(asked)).method
-        order = tuple(p for p in self._order_by_method.get(method, ()) if not self._faults.is_off(p))
+        """A sequence enters a slot. Nothing is kept for those of which no drafts are ever wanted."""
+        order = tuple(p for p in self._asked_order(request) if not self._faults.is_off(p))
         self._order_by_slot[slot] = order
         for proposer in order:
             self._faults.attempt(proposer, (), partial(proposer.begin, slot))
+
+    def _asked_order(self, request: Request) -> tuple[Proposer, ...]:
+        if request.task is not None or request.sampling.structured is not None:
+            return ()
+        asked = request.sampling.speculate
+        method = (self._offered if asked is None else Speculation.parse(asked)).method
+        return self._order_by_method.get(method, ())
 
     def end(self, slot: int) -> None:
         """The sequence leaves its slot."""
