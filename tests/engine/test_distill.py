@@ -3,23 +3,25 @@
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from headrace.base.config import DeviceConfig, EngineConfig, KVConfig, ModelConfig
-from headrace.base.errors import ConfigError
+from headrace.base.errors import ConfigError, HeadraceError
 from headrace.base.request import Request, SamplingParams
 from headrace.compute.models.load import load_model
 from headrace.compute.spec.heads.eagle import load_eagle
 from headrace.compute.spec.heads.files import HeadFiles, Target
 from headrace.compute.weights.checkpoint import open_checkpoint
 from headrace.tools.distill import prompts as prompts_page
-from headrace.tools.distill.folder import bfloat16
+from headrace.tools.distill.folder import bfloat16, write_folder
 from headrace.tools.distill.plan import Plan
 from headrace.tools.distill.prompts import make_prompts
 from headrace.tools.distill.run import distill, frequent
+from headrace.tools.distill.states import Known, half
 from headrace.tools.distill.text import Sample
 from tests.kit.engine import Drive, Rig, make_backend
 from tests.kit.scripted import scripted_checkpoint
@@ -177,6 +179,8 @@ def test_eagle_heads_of_one_layer_are_refused(tmp_path, config, prompts):
         ({"temperature": 2.5}, "--temperature"),
         ({"max_tokens": 8}, "--max-tokens"),
         ({"seed": -1}, "--seed"),
+        ({"steps": 0}, r"--steps must be in \[1, 4294967296\], got 0"),
+        ({"steps": -1}, "--steps"),
     ],
 )
 def test_impossible_plans_are_refused(tmp_path, prompts, more, words):
@@ -212,3 +216,48 @@ def test_prompts_that_cannot_be_used_are_refused(tmp_path, monkeypatch):
 def test_answers_too_short_to_learn_from_are_said_so(tmp_path, config, prompts):
     with pytest.raises(ConfigError, match="too short"):
         distill(config, plan(tmp_path / "x", prompts, heads=16, max_tokens=16), Notes())
+
+
+def test_states_beyond_float16_are_cut_to_its_range():
+    """Infinite ones would make the loss NaN."""
+    states = half(np.array([70_000.0, -1e9, 65_504.0, -2.5, np.nan], np.float32))
+    assert states.dtype == np.float16
+    assert states[:4].tolist() == [65_504.0, -65_504.0, 65_504.0, -2.5]
+    assert np.isnan(states[4]), "broken states are not hidden"
+
+
+@pytest.mark.parametrize("method", ["medusa", "eagle"])
+def test_training_whose_loss_breaks_down_stops(tmp_path, method):
+    torch = pytest.importorskip("torch")
+    from headrace.tools.distill import make
+
+    rng = np.random.default_rng(0)
+    states = tuple(rng.standard_normal((24, 64)).astype(np.float16) for _ in range(4))
+    states[0][:] = states[3][:] = np.inf
+    ids, known = rng.integers(0, 9, 24).astype(np.int32), np.arange(9, dtype=np.int32)
+    weights = rng.standard_normal((9, 64)).astype(np.float32)
+    reader = SimpleNamespace(
+        head_rows=lambda tokens: weights[tokens],
+        embed_rows=lambda tokens: weights[tokens],
+        taps=SimpleNamespace(inputs_of=(0, 1, 2)),
+    )
+    texts = [Known(ids, 4, states)]
+    asked = Plan(method=method, out=tmp_path, heads=2, vocab=16, steps=3)
+    trainer = getattr(make, "make_" + method)(reader, known, texts, asked)(1.0)
+    with pytest.raises(HeadraceError, match="the loss of step 1 is nan"):
+        trainer.train(texts, lambda share, loss: None)
+    assert all(
+        torch.isfinite(torch.from_numpy(t.astype(np.float32))).all() for t in trainer.tensors().values()
+    )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_weights_that_are_not_finite_are_not_written(tmp_path, kind, value):
+    values = np.array([1.0, value, 3e38], np.float32)
+    tensors = {"fine": values[:1], "broken": values if kind == "float32" else bfloat16(values)}
+    with pytest.raises(HeadraceError, match="'broken' holds NaN or infinite values"):
+        write_folder(tmp_path / "heads", {}, tensors, {})
+    assert not (tmp_path / "heads").exists()
+    write_folder(tmp_path / "heads", {}, {"fine": bfloat16(values[[0, 2]])}, {})
+    assert (tmp_path / "heads" / "model.safetensors").exists()

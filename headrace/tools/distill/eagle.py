@@ -22,7 +22,7 @@ from headrace.base.clock import now_s
 from headrace.compute.ops.api import F32, I32
 from headrace.tools.distill.folder import bfloat16
 from headrace.tools.distill.states import Known
-from headrace.tools.distill.training import DECAY, ProgressFn, Training, cosine, tensor
+from headrace.tools.distill.training import DECAY, ProgressFn, Training, cosine, finite_loss, tensor
 
 HEAD_SIZE = 64
 TEXTS = 4
@@ -89,6 +89,7 @@ class EagleTrainer:
                 group["lr"] = RATE * cosine(share)
             losses = [self._loss(texts[i]) for i in chosen]
             loss = torch.stack(losses).mean()
+            value = finite_loss(loss, step)
             optimizer.zero_grad()
             loss.backward()  # pyright: ignore[reportUnknownMemberType]
             torch.nn.utils.clip_grad_norm_(list(self._weights.values()), 1.0)
@@ -96,7 +97,7 @@ class EagleTrainer:
             step += 1
             most = self._training.steps
             share = (now_s() - began_s) / self._training.seconds if most is None else step / most
-            progress(min(share, 1.0), float(loss.detach()))
+            progress(min(share, 1.0), value)
         return step
 
     def _loss(self, text: Known) -> torch.Tensor:

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.base.errors import ConfigError
+from headrace.base.errors import ConfigError, HeadraceError
 
+BF16_EXPONENT = np.uint16(0x7F80)
+"""The exponent bits of a bfloat16: all are set in NaN and infinities."""
 _NAMES = {np.dtype(np.float32): "F32", np.dtype(np.uint16): "BF16", np.dtype(np.int64): "I64"}
 
 
@@ -38,10 +40,26 @@ def bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
+def _is_finite(values: NDArray[Any]) -> bool:
+    if values.dtype == np.uint16:
+        return not bool(((values & BF16_EXPONENT) == BF16_EXPONENT).any())
+    return bool(np.isfinite(values).all())
+
+
 def write_folder(
     path: Path, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], report: Mapping[str, Any]
 ) -> None:
-    """Write heads. uint16 arrays are bfloat16 bits."""
+    """Write heads. uint16 arrays are bfloat16 bits.
+
+    Raises:
+        HeadraceError: a weight is NaN or infinite; nothing is written.
+    """
+    for name, values in tensors.items():
+        if not _is_finite(values):
+            raise HeadraceError(
+                f"the trained tensor {name!r} holds NaN or infinite values, so these heads are not written; "
+                f"train again with another --seed or other --prompts"
+            )
     path.mkdir(parents=True, exist_ok=True)
     header: dict[str, Any] = {}
     offset = 0

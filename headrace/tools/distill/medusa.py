@@ -17,7 +17,7 @@ from headrace.base.clock import now_s
 from headrace.compute.ops.api import F32, I32
 from headrace.tools.distill.folder import bfloat16
 from headrace.tools.distill.states import Known
-from headrace.tools.distill.training import DECAY, ProgressFn, Training, cosine, tensor
+from headrace.tools.distill.training import DECAY, ProgressFn, Training, cosine, finite_loss, tensor
 
 BATCH = 256
 """States of a step."""
@@ -58,13 +58,14 @@ class MedusaTrainer:
             for group in optimizer.param_groups:
                 group["lr"] = RATE * cosine(share)
             loss = self._loss(states, chosen)
+            value = finite_loss(loss, step)
             optimizer.zero_grad()
             loss.backward()  # pyright: ignore[reportUnknownMemberType]
             optimizer.step()  # pyright: ignore[reportUnknownMemberType]
             step += 1
             most = self._training.steps
             share = (now_s() - began_s) / self._training.seconds if most is None else step / most
-            progress(min(share, 1.0), float(loss.detach()))
+            progress(min(share, 1.0), value)
         return step
 
     def _loss(self, states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:

@@ -45,8 +45,9 @@ class Plan:
             ("max_tokens", 16, MAX_TOKENS - 64),
             ("seed", 0, 1 << 62),
             ("text_tokens", 64, 1 << 32),
+            ("steps", 1, 1 << 32),
         ):
             value = getattr(self, name)
-            if not low <= value <= high:
+            if value is not None and not low <= value <= high:
                 flag = {"heads": "depth", "max_tokens": "max-tokens"}.get(name, name)
                 raise ConfigError(f"--{flag} must be in [{low}, {high}], got {value}", param=name)

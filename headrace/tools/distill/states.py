@@ -18,6 +18,7 @@ from headrace.engine.build import Phases, open_model, packed_cache, start_backen
 MAX_TOKENS = 512
 """Most tokens of a text."""
 BLOCK = 16
+HALF_MAX = np.float32(np.finfo(np.float16).max)
 MIN_LAYERS = 2
 """Fewer have no three different inputs and outputs of layers."""
 
@@ -35,6 +36,14 @@ class Known:
     ids: I32
     num_prompt: int
     states: tuple[NDArray[np.float16], ...]
+
+
+def half(values: F32) -> NDArray[np.float16]:
+    """The same in float16; what is larger than its range becomes its largest value.
+
+    Residual streams of some models have a few values of many thousands at the first token.
+    """
+    return np.clip(values, -HALF_MAX, HALF_MAX).astype(np.float16)
 
 
 class Reader:
@@ -92,7 +101,7 @@ class Reader:
                 kv=self._pool,
             )
         )
-        return Known(tokens, num_prompt, tuple(kept.astype(np.float16) for kept in self._program.kept))
+        return Known(tokens, num_prompt, tuple(half(kept) for kept in self._program.kept))
 
     def head_rows(self, tokens: I32) -> F32:
         """Rows of the target's head [len(tokens), width]."""

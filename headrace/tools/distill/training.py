@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+from headrace.base.errors import HeadraceError
+
 DECAY = 0.8
 """What each further draft counts, over the one before."""
 
@@ -25,6 +27,21 @@ class Training:
     steps: int | None
     """None: as many as the time allows."""
     seed: int
+
+
+def finite_loss(loss: torch.Tensor, step: int) -> float:
+    """The loss as a number.
+
+    Raises:
+        HeadraceError: it is not finite, so nothing can be learned any more.
+    """
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise HeadraceError(
+            f"training broke down: the loss of step {step + 1} is {value}; the model's states or head hold "
+            f"NaN or infinite values, or the texts are unlike any that it knows; try other --prompts"
+        )
+    return value
 
 
 def set_threads(count: int) -> None:
