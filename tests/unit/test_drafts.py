@@ -64,6 +64,73 @@ def test_the_speed_of_a_fixed_depth_is_that_of_a_run(rows, depth):
         assert simulate(machine, speculation, rows, 40) == pytest.approx(speed)
 
 
+def bound(rows, drafts):
+    """Arithmetic holds a step up from the fourth token on, and steps with drafts take another way."""
+    return 0.0014 + 0.0006 * max(3, rows + drafts) + 0.000125 * rows * (drafts > 0)
+
+
+def phases(seed):
+    """How much longer each step takes: other programs come and go, for some steps at a time."""
+    rng, level = random.Random(seed), []
+    while len(level) < 300:
+        level += [rng.choice([1.0, 1.0, 1.0, 1.25, 1.5])] * rng.randint(5, 40)
+    return level
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+@pytest.mark.parametrize("rows", [1, 4, 16])
+@pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
+def test_no_loss_from_the_first_step_on_where_drafts_are_dear_and_others_take_the_cores(rate, rows, is_alone):
+    """SP-6. Nothing is known before, the steps that find that out count, and so do the tokens they give.
+
+    What others take is no matter: the choices are judged as if the machine had been alone.
+    """
+    plain, *fixed = (fixed_speed(rate, bound, rows, depth) for depth in range(11))
+    for seed in range(6):
+        level = iter([1.0] * 300 if is_alone else phases(seed))
+
+        def cost(rows, drafts, level=level):
+            return bound(rows, drafts) * next(level)
+
+        machine = Machine(lambda *_: rate, cost, noise=0.08, most=10, seed=seed)
+        simulate(machine, AUTO, rows, 240, warm=0)
+        auto = machine.num_tokens / sum(bound(rows, drafts) for drafts in machine.depths)
+        assert auto >= 0.97 * plain, seed
+        assert auto >= 0.92 * max(plain, *fixed), seed
+
+
+def test_drafts_that_never_agree_are_not_checked_however_cheap_checks_seem():
+    """Steps with drafts that seem faster than those without: noise, of which nothing is to be learnt."""
+    machine = Machine(
+        lambda *_: 0.0, lambda _, drafts: 0.01 - 0.002 * (drafts > 0), noise=0.1, most=8, seed=2
+    )
+    simulate(machine, AUTO, 1, 600)
+    assert sum(machine.depths[20:]) == 0
+
+
+def test_points_move_together_when_all_steps_become_slower():
+    """Long after drafts were checked last; they would look cheap otherwise."""
+    price = StepPrice()
+    for _ in range(20):
+        price.observe(16, 0, 1.0)
+    for _ in range(20):
+        price.observe(16, 4, 1.5)
+    before = price.ratio(16, 4)
+    for _ in range(30):
+        price.observe(16, 0, 1.5)
+    assert price.ratio(16, 4) == pytest.approx(before, rel=0.01)
+    for _ in range(30):
+        price.observe(16, 4, 1.8)
+    assert price.ratio(16, 4) >= 0.88 * before  # half of it is taken for what all steps share
+
+
+def test_no_draft_makes_a_step_cheaper():
+    price = StepPrice()
+    for drafts, seconds in ((0, 1.0), (3, 0.5)) * 20:
+        price.observe(1, drafts, seconds)
+    assert price.ratios(1, 4) == [1.0] * 5
+
+
 def test_a_curve_with_steps_is_searched_beyond_the_next_step():
     """Seven drafts are best, three the best of those near; what lies between is worse than both."""
     machine = Machine(lambda *_: 0.9, stairs, noise=0.04, most=10, seed=4)

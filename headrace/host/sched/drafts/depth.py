@@ -28,6 +28,8 @@ GAIN = 1.04
 """What checking must promise before it begins."""
 LOSS = 0.985
 """Checking ends where it promises less: estimates waver by so much."""
+LEAST_CHANCE = 0.05
+"""Of a draft that is checked, however cheap checks seem: it could not give what checking must promise."""
 MAX_GAIN = 1.25
 GAIN_STEP = 0.03
 """So much more is asked for each time that checking ended soon, up to `MAX_GAIN`, and less when it lasted."""
@@ -177,7 +179,8 @@ class Depth:
         for i, seq in enumerate(seqs):
             count = min(seq.num_drafts, _useful(seq), room)
             if count > 0 and seq.track is not None:
-                found += [(-chance, i) for chance in seq.track.chances(self._common, count)]
+                chances = seq.track.chances(self._common, count)
+                found += [(-chance, i) for chance in chances if chance >= LEAST_CHANCE]
             seq.num_drafts = 0
         found.sort()
         if self._reading.is_on and self._is_checking:

@@ -14,8 +14,13 @@ LEARN = 0.15
 """Weight of a step that was dearer than estimated; of the first few, their mean counts."""
 LEARN_CHEAP = 0.3
 """Of one that was cheaper: what disturbs a step makes it longer."""
-FOLLOW = 0.1
-"""Share of a point's move that the other points make too, once it is settled."""
+FOLLOW = 0.5
+"""Share of a point's move that the other points make too, once it is settled.
+
+A settled point mostly moves because all do: contexts grow, other programs take the cores for a while.
+"""
+FOLLOW_PLAIN = 1.0
+"""Of the point without drafts, which is measured most: its moves alone must not make drafts look cheap."""
 SETTLED = 8
 """Steps."""
 STALE = 64
@@ -65,7 +70,8 @@ class Curve:
             return
         seen = min(seconds, old * MAX_JUMP)
         move = 1.0 + max(LEARN if seen > old else LEARN_CHEAP, 1.0 / count) * (seen / old - 1.0)
-        others = 1.0 + FOLLOW * (move - 1.0) * (count > SETTLED)
+        share = 0.0 if count <= SETTLED else FOLLOW if num_drafts else FOLLOW_PLAIN
+        others = 1.0 + share * (move - 1.0)
         for other in self._known:
             self._seconds[other] *= move if other == num_drafts else others
 
@@ -117,12 +123,12 @@ class StepPrice:
         return curve is None or (curve.num_rows == num_rows and curve.is_plain_due)
 
     def ratios(self, num_rows: int, most: int) -> list[float]:
-        """Cost of a step with 0, 1 .. `most` drafts, in steps without drafts."""
+        """Cost of a step with 0, 1 .. `most` drafts, in steps without drafts: never less than of those."""
         curve = self._nearest(num_rows)
         if curve is None:
             return [1.0 + FIRST_SLOPE * n / num_rows for n in range(most + 1)]
         plain = curve.seconds(0, self._slope_s)
-        return [curve.seconds(n, self._slope_s) / plain for n in range(most + 1)]
+        return [max(1.0, curve.seconds(n, self._slope_s) / plain) for n in range(most + 1)]
 
     def count(self, num_rows: int, num_drafts: int) -> int:
         """How often such a step was observed."""
