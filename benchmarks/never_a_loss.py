@@ -3,15 +3,16 @@
     python -m benchmarks.never_a_loss MODEL [--rates 0,0.5,1] [--rows 1,4,16] [--depths 1,2,4,8] [--rounds 3]
 
 The proposer knows what each prompt's answer is without drafts; a draft is that token, or another one by the
-throw of a die that depends on its place only, so that every depth meets the same luck. Ways run in turn:
-`off`, `auto` (depths chosen by what is measured, in an engine of its own that knows nothing before) and fixed
-depths. Speeds are tokens per second between `--warm` tokens of every row and the first end; each answer is
-compared with the plain one. One line per cell: medians over the rounds, auto over off, auto over the best.
+throw of a die that depends on its place only, so that every depth meets the same luck. Ways are `off`, `auto`
+(depths chosen by what is measured; knows nothing when a cell begins) and fixed depths, each with an engine of
+its own. They take turns of a few steps: what else the machine does meets all alike, and lasts longer than a
+turn. Speeds are tokens per second of steps after `--warm` tokens of every row until the first end, of all
+rounds together (`--warm 1 --rounds 1`: a cold start); each answer is compared with the plain one. One line
+per cell: auto over off, and over the best.
 """
 
 import argparse
 import json
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +25,16 @@ from headrace.base.request import Request, SamplingParams
 from headrace.base.tasks import Speculation
 from headrace.compute.spec.drafting import Drafting
 from headrace.compute.spec.proposer import Ask, Needs
+from headrace.host.sched.drafts.depth import Depth
 
 METHOD = "ngram"
 """What the scripted proposer is called, so that settings and requests know it."""
 PROMPT = 24
+KV_BLOCKS = 512
+SLICE_S = 0.05
+"""Of a turn."""
 
+Prompts = list[tuple[int, ...]]
 Answers = dict[tuple[int, ...], list[int]]
 
 
@@ -42,6 +48,7 @@ class Scripted:
         self.answers: Answers = {}
         self.rate = 0.0
         self._vocab = vocab
+        self._scripts: dict[tuple[tuple[int, ...], float], list[int]] = {}
 
     def begin(self, slot: int) -> None:
         """Nothing is kept by slot."""
@@ -54,10 +61,14 @@ class Scripted:
 
     def _drafts(self, ask: Ask) -> list[int]:
         prompt = tuple(ask.ids[:PROMPT])
-        answer, at = self.answers.get(prompt, []), len(ask.ids) - PROMPT
-        right = answer[at : at + ask.most]
-        luck = (Random(hash((prompt, at + i))).random() < self.rate for i in range(len(right)))
-        return [t if lucky else (t + 1) % self._vocab for t, lucky in zip(right, luck, strict=True)]
+        script = self._scripts.get((prompt, self.rate))
+        if script is None:  # made once: throws take longer than real proposers do
+            answer = self.answers.get(prompt, [])
+            luck = (Random(hash((prompt, at))).random() < self.rate for at in range(len(answer)))
+            script = [t if lucky else (t + 1) % self._vocab for t, lucky in zip(answer, luck, strict=True)]
+            self._scripts[prompt, self.rate] = script
+        at = len(ask.ids) - PROMPT
+        return script[at : at + ask.most]
 
 
 @dataclass
@@ -69,40 +80,66 @@ class Subject:
 
     @classmethod
     def start(cls, model: Path) -> "Subject":
-        engine = Engine(model, method=METHOD)
+        engine = Engine(model, method=METHOD, num_blocks=KV_BLOCKS)
         proposer = Scripted(engine.vocab)
         runner = engine.core.runner
         drafting = Drafting({METHOD: proposer}, Speculation(METHOD))
         runner._parts = replace(runner._parts, drafting=drafting)
         return cls(engine, proposer)
 
-    def run(self, prompts: list[tuple[int, ...]], way: str, num_tokens: int, warm: int) -> float:
-        """Tokens per second of these prompts.
+    def forget(self) -> None:
+        """Let the controller of drafts know nothing."""
+        scheduler, old = self.engine.core.scheduler, self.engine.core.scheduler.drafts
+        scheduler.drafts = scheduler._planner.drafts = Depth(old._offered, old._room)
 
-        Raises:
-            RuntimeError: an answer is not the one that was drawn before.
-        """
-        core, made = self.engine.core, {}
+    def begin(self, prompts: Prompts, way: str, num_tokens: int, warm: int) -> "Run":
+        """Add these prompts; the engine has nothing else."""
+        made: dict[RequestId, tuple[tuple[int, ...], list[int]]] = {}
         for i, prompt in enumerate(prompts):
             name = RequestId(f"{way}-{time.perf_counter_ns()}-{i}")
             sampling = SamplingParams(
                 temperature=0, max_tokens=num_tokens, ignore_eos=True, seed=1, speculate=way
             )
-            made[name] = (prompt, list[int]())
-            core.add((Request(request_id=name, prompt_ids=prompt, sampling=sampling),))
-        began, ended = (0.0, 0), (0.0, 0)
-        while core.has_work:
+            made[name] = (prompt, [])
+            self.engine.core.add((Request(request_id=name, prompt_ids=prompt, sampling=sampling),))
+        return Run(self, way, made, num_tokens, warm)
+
+
+@dataclass
+class Run:
+    """Answers of one way, which are drawn slice by slice."""
+
+    subject: Subject
+    way: str
+    made: dict[RequestId, tuple[tuple[int, ...], list[int]]]
+    most: int
+    warm: int
+    seconds: float = 0.0
+    tokens: int = 0
+
+    def go_on(self, slice_s: float) -> bool:
+        """Draw for so long; returns whether there is more.
+
+        Raises:
+            RuntimeError: an answer is not the one that was drawn before.
+        """
+        core, began_s = self.subject.engine.core, time.perf_counter()
+        while core.has_work and time.perf_counter() - began_s < slice_s:
+            before = [len(answer) for _, answer in self.made.values()]
+            step_s = time.perf_counter()
             for delta in (core.step() or _NOTHING).deltas:
-                made[delta.request_id][1].extend(delta.new_ids)
-            lengths = [len(answer) for _, answer in made.values()]
-            if not began[1] and min(lengths) >= warm:
-                began = time.perf_counter(), sum(lengths)
-            if max(lengths) < num_tokens:
-                ended = time.perf_counter(), sum(lengths)
-        for prompt, answer in made.values():
-            if self.proposer.answers.setdefault(prompt, answer) != answer:
-                raise RuntimeError(f"{way} gave another answer than {self.proposer.answers[prompt][:8]} ..")
-        return (ended[1] - began[1]) / (ended[0] - began[0])
+                self.made[delta.request_id][1].extend(delta.new_ids)
+            after = [len(answer) for _, answer in self.made.values()]
+            if min(before) >= max(self.warm, 1) and max(after) < self.most:
+                self.seconds += time.perf_counter() - step_s
+                self.tokens += sum(after) - sum(before)
+        if core.has_work:
+            return True
+        answers = self.subject.proposer.answers
+        for prompt, answer in self.made.values():
+            if answers.setdefault(prompt, answer) != answer:
+                raise RuntimeError(f"{self.way} gave another answer than {answers[prompt][:8]} ..")
+        return False
 
 
 @dataclass(frozen=True)
@@ -113,24 +150,28 @@ class _Nothing:
 _NOTHING = _Nothing()
 
 
-def measure(model: Path, rate: float, rows: int, args: argparse.Namespace) -> dict[str, object]:
-    """One cell: tokens per second of every way, medians over the rounds."""
-    fixed, auto = Subject.start(model), Subject.start(model)
-    auto.proposer.answers = fixed.proposer.answers
-    fixed.proposer.rate = auto.proposer.rate = rate
-    ways = ["off", METHOD, *(f"{METHOD},depth={d}" for d in args.depths)]
-    prompts = [fixed.engine.prompt(100 * rows + i, PROMPT) for i in range(rows)]
-    speeds: dict[str, list[float]] = {way: [] for way in ways}
-    try:
-        fixed.run(prompts, "off", args.tokens, args.warm)  # learns the answers
-        for turn in range(args.rounds):
-            for way in ways if turn % 2 == 0 else reversed(ways):
-                subject = auto if way == METHOD else fixed
-                speeds[way].append(subject.run(prompts, way, args.tokens, args.warm))
-    finally:
-        fixed.engine.close()
-        auto.engine.close()
-    found = {way: statistics.median(each) for way, each in speeds.items()}
+def measure(
+    subjects: dict[str, Subject], rate: float, rows: int, args: argparse.Namespace
+) -> dict[str, object]:
+    """One cell: tokens per second of every way, all rounds together; `subjects` by way."""
+    engine = next(iter(subjects.values())).engine
+    prompts = [engine.prompt(100 * rows + i, PROMPT) for i in range(rows)]
+    for subject in subjects.values():
+        subject.proposer.rate = rate
+        subject.forget()
+    first = subjects["off"].begin(prompts, "off", args.tokens, args.warm)
+    while first.go_on(SLICE_S):  # learns the answers
+        pass
+    runs: dict[str, list[Run]] = {way: [] for way in subjects}
+    for _ in range(args.rounds):
+        going = [subject.begin(prompts, way, args.tokens, args.warm) for way, subject in subjects.items()]
+        for run in going:
+            runs[run.way].append(run)
+        while going:
+            going = [run for run in going if run.go_on(SLICE_S)]
+    found = {
+        way: sum(run.tokens for run in each) / sum(run.seconds for run in each) for way, each in runs.items()
+    }
     best = max(found, key=lambda way: 0.0 if way == METHOD else found[way])
     return {
         "rate": rate,
@@ -153,9 +194,18 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=240)
     parser.add_argument("--warm", type=int, default=60)
     args = parser.parse_args()
-    for rate in args.rates:
-        for rows in args.rows:
-            print(json.dumps(measure(args.model, rate, rows, args)), flush=True)
+    subjects: dict[str, Subject] = {}
+    answers: Answers = {}
+    try:
+        for way in ("off", METHOD, *(f"{METHOD},depth={d}" for d in args.depths)):
+            subjects[way] = Subject.start(args.model)
+            subjects[way].proposer.answers = answers
+        for rate in args.rates:
+            for rows in args.rows:
+                print(json.dumps(measure(subjects, rate, rows, args)), flush=True)
+    finally:
+        for subject in subjects.values():
+            subject.engine.close()
 
 
 if __name__ == "__main__":
