@@ -17,6 +17,9 @@ from headrace.tools.ablate.techniques import OUTPUT, TECHNIQUES, Technique
 from headrace.tools.bench.compare import FIGURES
 from headrace.tools.bench.datasets.choose import DatasetChoice
 from headrace.tools.bench.run import Plan, requests_of
+from headrace.tools.tune import live
+from headrace.tools.tune.divergence import EXACT, Loss
+from headrace.tools.tune.live import LivePairs
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES, ids=lambda t: t.name)
@@ -104,6 +107,26 @@ def test_live_servers_are_measured_and_the_file_has_what_was_seen(smollm2_path: 
     assert "2 text, closed loop, 2 users" in text
     assert "schedule.max_num_seqs = 16 | the defaults" in text
     gather({}, written, {})
+
+
+def test_the_divergence_of_lossy_settings_is_measured_on_the_load(
+    smollm2_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A setting that changes no bit, taken for a lossy one, has none at all."""
+    plan = Plan(dataset=DatasetChoice(num_talks=2, input_tokens=40, output_tokens=12), users=1, warmup=0)
+    with LivePairs(str(smollm2_path), plan, ("--threads", "1")) as pairs:
+        assert pairs.loss({"schedule.max_num_seqs": 2}) == EXACT
+        assert not pairs._servers  # none is needed to know that
+        loss = pairs.loss({"schedule.max_num_seqs": 2, "kv.dtype": "int8"})
+        assert 1e-6 < loss.kl < 0.05
+        assert 0.8 <= loss.same <= 1.0
+        assert loss.places > 2 * 40
+        monkeypatch.setattr(pairs, "_server", None)
+        assert pairs.loss({"kv.dtype": "int8", "kv.prefix_cache": False}) is loss  # it is known
+        monkeypatch.undo()
+        monkeypatch.setattr(live, "lossy_of", lambda point: point)
+        same = pairs.loss({"schedule.max_num_seqs": 2, "kv.prefix_cache": False})
+        assert same == Loss(0.0, 0.0, 1.0, loss.places)
 
 
 def test_a_server_that_starts_with_no_settings_ends_the_search(capsys: pytest.CaptureFixture[str]):

@@ -322,6 +322,7 @@ def test_goodput_tells_two_servers_apart_that_miss_all():
     [
         (["--budget", "0"], "--budget must be above 0"),
         (["--most-pairs", "2"], "pairs must be"),
+        (["--max-kl", "0"], "--max-kl must be above 0"),
         (["--only", "kv.dtype"], "nothing to try"),
         (["--slo", "x=1s"], "--slo"),
         (["--write", "/no-such-folder/x"], "the folder /no-such-folder is not there"),

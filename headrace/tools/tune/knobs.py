@@ -68,6 +68,13 @@ def _against(knob: Knob, start: Point, default: Value | None) -> Knob:
     return replace(knob, values=tuple(value for value in values if value != start[knob.setting]))
 
 
+def lossy_of(point: Point) -> Point:
+    """The settings of a point that change answers."""
+    lossy = {knob.setting for knob in KNOBS if knob.is_lossy}
+    defaults = {f"{s.section}.{s.name}": s.default for s in all_settings()}
+    return {name: value for name, value in point.items() if name in lossy and value != defaults[name]}
+
+
 def split_flags(flags: Sequence[str]) -> tuple[Point, tuple[str, ...]]:
     """Flags of `headrace serve` as the settings of knobs that they are, and the flags that are none.
 

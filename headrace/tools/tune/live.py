@@ -10,10 +10,11 @@ from headrace.base.clock import now_s
 from headrace.base.errors import RequestError
 from headrace.tools.ablate.launch import serving
 from headrace.tools.bench.ask import Wish
-from headrace.tools.bench.run import Plan, first_model, measure, warm_up
+from headrace.tools.bench.run import Plan, first_model, measure, requests_of, warm_up
 from headrace.tools.bench.summary import Summary, summarize
 from headrace.tools.bench.wire import Client, Target
-from headrace.tools.tune.knobs import DEFAULT, Point, flags_of
+from headrace.tools.tune.divergence import EXACT, Loss, Message, Place, answered, loss_of, places_of
+from headrace.tools.tune.knobs import DEFAULT, Point, flags_of, lossy_of
 from headrace.tools.tune.search import Pair
 
 MOST_SERVERS = 2
@@ -32,6 +33,9 @@ def goodput(summary: Summary) -> float:
     good = summary.rates.good_requests or 0.0
     return good + CREDIT * (summary.rates.requests - good)
 
+
+LOSS_SEED = 1 << 20
+"""Added to the seed: texts that no pair is measured with, as they are in the prefix cache then."""
 
 Objective = Callable[[Summary], float]
 
@@ -60,6 +64,8 @@ class LivePairs:
         self._flags = tuple(flags)
         self._objective: Objective = output_rate if plan.slo is None else goodput
         self._servers: OrderedDict[tuple[str, ...], _Server] = OrderedDict()
+        self._exact: tuple[list[list[Message]], list[Place]] | None = None
+        self._losses: dict[tuple[str, ...], Loss] = {}
 
     def __enter__(self) -> "LivePairs":
         return self
@@ -89,6 +95,33 @@ class LivePairs:
         seeded = self._plan.seeded(self._plan.dataset.seed + number)
         scores = {i: asyncio.run(self._score(servers[i], seeded)) for i in order}
         return Pair(scores[1] / scores[0], now_s() - began_s)
+
+    def loss(self, point: Point) -> Loss:
+        """What these settings do to the answers; measured once for each choice of those that do anything.
+
+        Raises:
+            EngineDeadError: a server did not start with these settings.
+            RequestError: it did not answer.
+        """
+        lossy = lossy_of(point)
+        if not lossy:
+            return EXACT
+        key = flags_of(lossy)
+        if key not in self._losses:
+            talks, exact = self._exactly({name: point[name] for name in point if name not in lossy})
+            server = self._server(point)
+            changed = asyncio.run(places_of(server.client, server.wish, talks))
+            self._losses[key] = loss_of(exact, changed)
+        return self._losses[key]
+
+    def _exactly(self, point: Point) -> tuple[list[list[Message]], list[Place]]:
+        """Texts, and what is likely in them; asked once, as no other setting changes an answer."""
+        if self._exact is None:
+            server = self._server(point)
+            seeded = self._plan.seeded(self._plan.dataset.seed + LOSS_SEED)
+            talks = asyncio.run(answered(server.client, server.wish, requests_of(seeded)[0]))
+            self._exact = talks, asyncio.run(places_of(server.client, server.wish, talks))
+        return self._exact
 
     async def _score(self, server: _Server, plan: Plan) -> float:
         summary = summarize(await measure(server.client, server.wish, plan), plan.slo)

@@ -1,5 +1,6 @@
 """What a search found: a table, JSON, and a settings file with the evidence as comments."""
 
+from dataclasses import asdict
 from typing import Any
 
 import yaml
@@ -8,7 +9,7 @@ from headrace.tools.tune.duel import Rules
 from headrace.tools.tune.knobs import Point
 from headrace.tools.tune.search import Found, Trial
 
-HEAD = "| tried | against | gain | interval | pairs | verdict |\n|---|---|---|---|---|---|\n"
+HEAD = "| tried | against | answers | gain | interval | pairs | verdict |\n|---|---|---|---|---|---|---|\n"
 
 
 def markdown(found: Found, rules: Rules) -> str:
@@ -44,7 +45,8 @@ def _cells(trial: Trial, rules: Rules) -> list[str]:
     numbers = [f"{shown.ratio:.3f}", f"{shown.low:.3f} to {shown.high:.3f}"] if shown else ["", ""]
     verdict = f"refused: {trial.error}" if trial.error else str(trial.verdict)
     changed = {trial.knob: trial.second[trial.knob]} if trial.knob else trial.second
-    return [said(changed), said(trial.first), *numbers, str(len(trial.ratios)), verdict.replace("|", "/")]
+    compared = [said(changed), said(trial.first), trial.loss.text()]
+    return [*compared, *numbers, str(len(trial.ratios)), verdict.replace("|", "/")]
 
 
 def as_json(found: Found, rules: Rules) -> dict[str, Any]:
@@ -63,6 +65,7 @@ def as_json(found: Found, rules: Rules) -> dict[str, Any]:
                 else {"ratio": shown.ratio, "low": shown.low, "high": shown.high},
                 "verdict": str(trial.verdict),
                 "error": trial.error,
+                "loss": asdict(trial.loss),
             }
         )
     return {

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.base.errors import HeadraceError
+from headrace.tools.tune.divergence import EXACT, Loss
 from headrace.tools.tune.duel import Gain, Rules, Verdict, gain, judge
 from headrace.tools.tune.knobs import DEFAULT, Knob, Point
 
@@ -30,6 +31,15 @@ The number is one of the whole search: a server that stays up must not be asked 
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How far answers may move."""
+
+    measure: Callable[[Point], Loss]
+    max_kl: float
+    """Nats a token."""
+
+
 @dataclass(slots=True)
 class Trial:
     """Two points that were compared."""
@@ -41,7 +51,9 @@ class Trial:
     ratios: list[float] = field(default_factory=list[float])
     verdict: Verdict = Verdict.OPEN
     error: str = ""
-    """Why the second could not be measured."""
+    """Why the second could not be measured, or was not."""
+    loss: Loss = EXACT
+    """What the second does to the answers."""
 
     def gain(self, confidence: float) -> Gain | None:
         """With fewer than two pairs there is none."""
@@ -74,6 +86,7 @@ class Search:
         budget_s: seconds of measuring, the last comparison included.
         on_pair: told after each pair.
         start: the settings that are to be improved.
+        bound: of settings that change answers; None: nothing of the kind is tried.
     """
 
     def __init__(
@@ -83,7 +96,9 @@ class Search:
         budget_s: float,
         on_pair: OnPair | None = None,
         start: Point = DEFAULT,
+        bound: Bound | None = None,
     ) -> None:
+        self._bound = bound
         self._start = start
         self._measure = measure
         self._rules = rules
@@ -124,8 +139,23 @@ class Search:
         confirming = 0 if any(not t.knob for t in self._trials) else self._rules.least_pairs
         return self._spent_s + (missing + confirming) * self._longest_s
 
+    def _moves_too_far(self, trial: Trial) -> str:
+        """Why the second may not be taken, whatever its speed; empty: it may."""
+        if self._bound is None:
+            return ""
+        try:
+            trial.loss = self._bound.measure(trial.second)
+        except HeadraceError as error:
+            return error.message
+        if trial.loss.kl <= self._bound.max_kl:
+            return ""
+        return f"answers move by more than --max-kl {self._bound.max_kl:g} nats a token"
+
     def _duel(self, trial: Trial, until_s: float) -> Trial:
         self._trials.append(trial)
+        trial.error = self._moves_too_far(trial)
+        if trial.error:
+            trial.verdict = Verdict.WORSE
         while trial.verdict is Verdict.OPEN:
             if self._spent_s + self._longest_s > until_s:
                 self._is_out_of_time = True
