@@ -1,7 +1,7 @@
 """Proposers without a model: what they say, what an index costs, what a slot forgets."""
 
 import random
-import time
+import sys
 
 import pytest
 from hypothesis import given
@@ -134,20 +134,35 @@ def test_an_ask_looks_at_a_bounded_number_of_tokens(name):
             assert Counted.looks <= 1000
 
 
-@pytest.mark.perf
+def lines_of(call) -> int:
+    """Lines of Python that a call runs, those of functions that it calls included."""
+    count = 0
+
+    def note(frame, event, arg):
+        nonlocal count
+        count += event == "line"
+        return note
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_an_ask_takes_a_fifth_of_a_millisecond_at_most(name):
-    """SP-7."""
-    rng = random.Random(1)
-    for top in (3, 200, 10**6):
-        proposer, ids, spent = PROPOSERS.get(name)(), [rng.randrange(top) for _ in range(20_000)], []
-        proposer.propose([Ask(0, ids, 8)])
-        for _ in range(200):
-            ids.append(rng.randrange(top))
-            began = time.perf_counter()
-            proposer.propose([Ask(0, ids, 8)])
-            spent.append(time.perf_counter() - began)
-        assert sorted(spent)[100] < 0.2e-3
+@pytest.mark.parametrize("top", [3, 200, 10**6])
+def test_an_ask_runs_a_bounded_number_of_lines(name, top):
+    """SP-7: at 20,000 tokens; counted, as 0.2 ms are some 4,000 lines of Python on any machine."""
+    rng, lines = random.Random(1), []
+    proposer, ids = PROPOSERS.get(name)(), [rng.randrange(top) for _ in range(20_000)]
+    proposer.propose([Ask(0, ids, 8)])
+    for _ in range(50):
+        ids.append(rng.randrange(top))
+        lines.append(lines_of(lambda: proposer.propose([Ask(0, ids, 8)])))
+    assert 10 < max(lines) <= 700
 
 
 class Silent:

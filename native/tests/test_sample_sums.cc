@@ -1,0 +1,54 @@
+// The sums of weights that top_p goes by are exact: those of the weights' quanta, however many there are. What a draw keeps
+// hardly shows it, as a sum that was rounded moves the last place by a token at most.
+#include <memory>
+
+#include "kernel_test.h"
+
+#define HR_ISA portable
+#include "kernels/sample_walk.h"
+
+using namespace headrace;
+using namespace kernel_test;
+
+namespace {
+
+// One value at a time, in doubles: sums of so few multiples of the quantum are exact.
+double weight_of(float value, float bound) {
+    float weights[8];
+    portable::store(weights, portable::weigh(portable::splat(value), bound));
+    return (double)weights[0];
+}
+
+void check_sums(int32_t count, float spread) {
+    Random random(41);
+    std::vector<float> values(count);
+    for (float &x : values) x = -spread * random.unit();
+    values[count / 3] = 0;
+    auto s = std::make_unique<portable::Scores>();
+    float top;
+    check(portable::open_scores(values.data(), count, s.get(), &top) && top == 0, "scores of %d values", count);
+    const float bound = portable::rounding_bound(count), low = -0.4f * spread, limit = -0.8f * spread;
+    double from = 0, total = 0, limited = 0;
+    for (float x : values) {
+        const double weight = weight_of(x, bound);
+        total += weight;
+        if (x >= low) from += weight;
+        if (x >= limit) limited += weight;
+    }
+    const portable::Limit none = {portable::kMinusInfinity, portable::kAnyId}, some = {limit, portable::kAnyId};
+    const portable::Goal all = {true, 0.5, portable::kMinusInfinity, none}, part = {true, 0.5, portable::kMinusInfinity, some};
+    const portable::Amounts whole = portable::masses_from<false>(*s, all, low);
+    check(whole.total == total, "%d values: a total of %.17g, not %.17g", count, whole.total, total);
+    check(whole.from == from, "%d values: %.17g from a value on, not %.17g", count, whole.from, from);
+    const portable::Amounts inside = portable::masses_from<true>(*s, part, low);
+    check(inside.total == limited, "%d values: %.17g inside a limit, not %.17g", count, inside.total, limited);
+    check(inside.from == from, "%d values: %.17g inside a limit from a value on, not %.17g", count, inside.from, from);
+}
+
+}  // namespace
+
+int main() {
+    for (int32_t count : {1, 64, 1000, 16385, 151936, 300001})
+        for (float spread : {1e-3f, 0.3f, 12.0f}) check_sums(count, spread);
+    return report("sample_sums");
+}
