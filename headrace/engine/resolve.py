@@ -16,7 +16,7 @@ from headrace.compute.spec.kit import draft_limits
 from headrace.engine.drafts.early_exit import EARLY_EXIT, about_exit
 from headrace.engine.drafts.wish import about_draft, offered, reason_of
 from headrace.engine.settings.notes import Notes, Setting
-from headrace.engine.sizing import NOTHING_BESIDE, Beside, PoolPlan, StepShape, plan_pool
+from headrace.engine.sizing import NOTHING_BESIDE, Beside, HeadPasses, PoolPlan, StepShape, plan_pool
 
 DEFAULT_SEQS = 64
 DEFAULT_STEP_TOKENS = 512
@@ -56,6 +56,13 @@ class ModelFacts:
     def weight_bytes(self, backend: str) -> int:
         """Memory of the weights: as stored in packed form, or float32 where a backend keeps no other."""
         return self.stored_bytes if backend_facts(backend).keeps_weights else 4 * self.parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadFacts(ModelFacts):
+    """The same of trained heads."""
+
+    passes: HeadPasses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +137,7 @@ class Resolved:
     @property
     def beside(self) -> Beside:
         """Memory of a draft model."""
-        return _beside(self.config, self.model, self.backend, self.max_num_seqs, self.max_model_len)
+        return _beside(self.config, self.model, self.backend, self.step_shape)
 
     def pinned(self) -> EngineConfig:
         """The settings with concrete values, so that another process resolves them to the same."""
@@ -206,7 +213,7 @@ def resolve(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> Res
     tokens = _step_tokens(config, seqs, notes)
     step = _step_shape(config, model, seqs, tokens, length[0])
     weight_bytes = model.weight_bytes(device.backend)
-    beside = _beside(config, model, device.backend, seqs, length[0])
+    beside = _beside(config, model, device.backend, step)
     pool = plan_pool(config.kv, geometry, weight_bytes, device.memory_bytes, step, beside)
     length = _fit_context(config, length, pool, geometry)
     is_cut = config.model.max_model_len is None and length[0] < model.max_length
@@ -273,13 +280,15 @@ def _note_speculation(config: EngineConfig, model: ModelFacts, notes: Notes) -> 
         notes.add("draft model", found.source, draft.name, about)
 
 
-def _beside(config: EngineConfig, model: ModelFacts, backend: str, seqs: int, length: int) -> Beside:
+def _beside(config: EngineConfig, model: ModelFacts, backend: str, step: StepShape) -> Beside:
     draft = model if offered(config.speculate.method).method == EARLY_EXIT else model.draft
     if draft is None:
         return NOTHING_BESIDE
-    limits = draft_limits(-(-length // config.kv.block_size), seqs)
+    limits = draft_limits(-(-step.length // config.kv.block_size), step.slots)
     widths = draft.width, draft.mlp_width, draft.vocab_size
     found = Beside.of(draft.weight_bytes(backend), geometry_of(config, draft), limits, widths)
+    if isinstance(draft, HeadFacts):
+        return Beside.of_heads(found, limits, widths, draft.passes, step)
     return Beside(step_bytes=found.step_bytes) if draft is model else found
 
 

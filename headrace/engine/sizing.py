@@ -4,7 +4,7 @@ Bytes of a block come from `KVGeometry.block_bytes`, which the pool allocates by
 report cannot disagree.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.base.config import KVConfig
 from headrace.base.errors import ConfigError
@@ -68,6 +68,20 @@ class StepShape:
         return 4 * self.tokens * (4 * self.width + 7 * self.mlp_width // 2)
 
 
+KEPT_COPIES = 3
+"""Of states that the target keeps of a token: its own, one that waits for the heads, one joined to others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadPasses:
+    """How trained heads compute."""
+
+    programs: int
+    """Each has memory of its own."""
+    states: int
+    """States of each token of a step that the target keeps for them; 0: those of the wanted rows only."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
     """Memory of what drafts for a model."""
@@ -100,6 +114,33 @@ class Beside:
             vocab_size=vocab_size,
         )
         return cls(block_bytes=geometry.block_bytes, weight_bytes=weight_bytes, step_bytes=step.step_bytes)
+
+    @classmethod
+    def of_heads(
+        cls,
+        facts: "Beside",
+        limits: StepLimits,
+        widths: tuple[int, int, int],
+        passes: HeadPasses,
+        step: StepShape,
+    ) -> "Beside":
+        """The memory of heads.
+
+        Args:
+            facts: of their weights, and per block.
+            limits: of a pass over tokens; without `passes.states` they see one state of each row.
+            widths: their width, that of their MLP, and their vocabulary.
+            passes: how they compute.
+            step: the target's largest step.
+        """
+        width, mlp_width, vocab_size = widths
+        tokens = limits.max_tokens if passes.states else limits.max_rows
+        values = tokens * (4 * width + 7 * mlp_width // 2)
+        logits = limits.max_logits * vocab_size
+        kept = KEPT_COPIES * passes.states * step.tokens * width or (step.logits + step.slots) * width
+        drawn = limits.max_logits * step.vocab_size
+        step_bytes = 4 * (passes.programs * (values + logits) + kept + drawn)
+        return replace(facts, step_bytes=step_bytes)
 
 
 NOTHING_BESIDE = Beside()

@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from headrace.base.config import EngineConfig, SpeculateConfig
+from headrace.base.config import EngineConfig, ModelConfig, SpeculateConfig
 from headrace.base.errors import CheckpointError, ConfigError
 from headrace.base.specs import AttentionSpec, LayerSpec, ModelSpec, RopeSpec
+from headrace.compute.ops.backends.native import program as program_page
+from headrace.compute.ops.backends.native.plan import plan
 from headrace.compute.ops.backends.reference import ReferenceBackend
 from headrace.compute.spec.heads.eagle import load_eagle
 from headrace.compute.spec.heads.files import Target
 from headrace.compute.spec.heads.medusa import load_medusa
-from headrace.engine.build import open_model
+from headrace.engine.build import make_runner, open_model
 from headrace.engine.drafts.heads import head_facts
-from tests.kit.engine import VOCAB, tiny_llama
+from tests.kit.engine import VOCAB, rig, tiny_llama
 from tests.kit.heads import random_eagle, random_medusa, scripted_medusa
 
 WIDTH = 32
@@ -130,6 +132,23 @@ def test_wrong_eagle_heads_are_refused_by_name(heads, kind, changes, words):
         eagle(change(heads[kind], **changes))
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "other"),
+    [
+        ("medusa", "lm_heads.0.weight", "medusa_heads.lm_heads.0.weight"),
+        ("medusa", "blocks.0.layers.0.bias", "medusa_head.blocks.0.layers.0.bias"),
+        ("eagle-1", "fc.weight", "model.fc.weight"),
+        ("eagle-1", "layers.0.self_attn.q_proj.weight", "midlayer.self_attn.q_proj.weight"),
+    ],
+)
+def test_a_tensor_under_two_names_is_refused(heads, kind, name, other):
+    """One of them would be dropped, and nobody could say which counts."""
+    tensor = load_file(heads[kind] / "model.safetensors")[name]
+    folder = change(heads[kind], tensors={other: tensor + 1})
+    with pytest.raises(CheckpointError, match=f"holds '{re.escape(name)}' twice"):
+        (medusa if kind == "medusa" else eagle)(folder)
+
+
 def test_heads_as_they_are_written_are_loaded(heads, tmp_path):
     found = medusa(heads["medusa"])
     assert len(found.forwards) == 2
@@ -200,5 +219,34 @@ def test_memory_of_heads_is_planned(heads):
     assert (medusa_facts.layers, eagle_facts.layers) == (0, 1)
     assert eagle_facts.kv_heads == 1
     assert medusa_facts.stored_bytes == 4 * medusa_facts.parameters
+    assert medusa_facts.stored_bytes == medusa(heads["medusa"]).weight_bytes + 4 * 2 * WIDTH  # and biases
+    assert eagle_facts.vocab_size == VOCAB // 2
     assert head_facts("auto", facts) is None
     assert head_facts("off", facts) is None
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle-1", "eagle-3"])
+def test_the_working_memory_of_heads_is_what_their_programs_take(heads, kind, monkeypatch):
+    """One program for each head of Medusa, two for EAGLE, and states that the target keeps."""
+    setting = f"{kind.partition('-')[0]}={heads[kind]}"
+    sizes: list[int] = []
+
+    def noted(found):
+        made = plan(found)
+        sizes.append(made.size)
+        return made
+
+    monkeypatch.setattr(program_page, "plan", noted)
+    taken = []
+    for speculate in ("off", setting):
+        config = EngineConfig(
+            model=ModelConfig(model=str(tiny_llama())), speculate=SpeculateConfig(method=speculate)
+        )
+        resolved = open_model(config, with_text=False).resolved
+        sizes.clear()
+        subject = rig("native", 1)
+        make_runner(resolved, subject.model, subject.backend)
+        taken.append((sum(sizes), resolved.step_shape.step_bytes + resolved.beside.step_bytes))
+    (plain, plain_planned), (drafting, planned) = taken
+    more = drafting - plain
+    assert 0 < more <= planned - plain_planned <= 6 * more

@@ -1,6 +1,6 @@
 """A folder of trained heads: `config.json` and safetensors. Untrusted: sizes are checked before use."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -66,6 +66,11 @@ class HeadFiles:
         """Numbers in all tensors."""
         return sum(prod(tensor.shape) for tensor in self._tensors.values())
 
+    def size(self, names: Iterable[str]) -> tuple[int, int]:
+        """Bytes and numbers of those of these tensors that are there."""
+        found = [self._tensors[name] for name in names if name in self._tensors]
+        return sum(tensor.data.nbytes for tensor in found), sum(prod(tensor.shape) for tensor in found)
+
     def names(self) -> tuple[str, ...]:
         """Names of all tensors."""
         return tuple(self._tensors)
@@ -75,12 +80,21 @@ class HeadFiles:
         return name in self._tensors
 
     def rename(self, prefix: str, new: str = "") -> None:
-        """Put `new` in place of this prefix in all names that have it."""
-        self._tensors = {
-            new + name.removeprefix(prefix) if name.startswith(prefix) else name: tensor
-            for name, tensor in self._tensors.items()
-        }
-        self._left = set(self._tensors)
+        """Put `new` in place of this prefix in all names that have it.
+
+        Raises:
+            CheckpointError: two tensors would have the same name.
+        """
+        renamed: dict[str, Tensor] = {}
+        for name, tensor in self._tensors.items():
+            short = new + name.removeprefix(prefix) if name.startswith(prefix) else name
+            if short in renamed:
+                raise CheckpointError(
+                    f"{self.path} holds {short!r:.200} twice, with and without {prefix!r} before it; "
+                    f"keep one of them"
+                )
+            renamed[short] = tensor
+        self._tensors, self._left = renamed, set(renamed)
 
     def skip(self, *names: str) -> None:
         """Tensors that are allowed to be there and not used."""

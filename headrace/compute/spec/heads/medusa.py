@@ -50,16 +50,28 @@ class _Layout:
     head: str
 
 
+def open_medusa(path: Path) -> tuple[HeadFiles, int, tuple[str, ...]]:
+    """The files of a folder, the number of heads, and the matrices of their blocks; no weight is read.
+
+    Raises:
+        CheckpointError: broken.
+    """
+    files, layout = _opened(path)
+    names = (
+        layout.linear.format(head, layer) + ".weight"
+        for head in range(layout.heads)
+        for layer in range(layout.layers)
+    )
+    return files, layout.heads, tuple(names)
+
+
 def load_medusa(path: Path, backend: Backend, target: Target) -> MedusaHeads:
     """Heads of a folder, in the backend's form.
 
     Raises:
         CheckpointError: broken, or made for another target; the message names the tensor or setting.
     """
-    files = HeadFiles(path)
-    files.rename("medusa_heads.")
-    files.rename("medusa_head.")
-    layout = _layout(files)
+    files, layout = _opened(path)
     width, vocab = target.spec.width, target.spec.vocab_size
     files.must_equal("hidden_size", width)
     files.must_equal("vocab_size", vocab)
@@ -77,6 +89,13 @@ def load_medusa(path: Path, backend: Backend, target: Target) -> MedusaHeads:
     files.config.value("medusa_fc_bias")
     files.refuse_rest()
     return MedusaHeads(forwards=tuple(forwards), tokens=tokens, weight_bytes=loaded.weight_bytes)
+
+
+def _opened(path: Path) -> tuple[HeadFiles, _Layout]:
+    files = HeadFiles(path)
+    files.rename("medusa_heads.")
+    files.rename("medusa_head.")
+    return files, _layout(files)
 
 
 def _layout(files: HeadFiles) -> _Layout:
