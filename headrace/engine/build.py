@@ -271,7 +271,7 @@ def build_core(
         scheduler = make_scheduler(resolved)
     sizes = CoreSizes(
         num_blocks=resolved.num_blocks,
-        weight_bytes=model.weight_bytes + (draft.weight_bytes if draft else 0),
+        weight_bytes=model.weight_bytes + runner.draft_weight_bytes,
         kv_bytes=resolved.kv_bytes,
         num_slots=resolved.max_num_seqs,
     )

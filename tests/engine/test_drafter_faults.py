@@ -15,7 +15,7 @@ from headrace.compute.spec.faults import MAX_FAULTS
 from tests.engine.test_draft_model import changed_rig, drafter_of, request
 from tests.engine.test_heads import ask
 from tests.kit.engine import GRAMMARS, VOCAB, Drive, Rig, rig, write_checkpoint
-from tests.kit.heads import counting, random_eagle, scripted_eagle, scripted_medusa
+from tests.kit.heads import WIDTH, counting, random_eagle, scripted_eagle, scripted_medusa
 
 KINDS = ("medusa", "eagle")
 NOTHING_LEFT = {"allowed_token_ids": (5,), "bad_words_ids": ((5, 5),)}
@@ -216,3 +216,38 @@ def test_nothing_is_kept_of_answers_that_are_never_drafted(tmp_path, wish):
     assert not any(seen)
     Drive(core).run([request("plain")])
     assert any(seen)
+
+
+def sizes_on_disk(folder: Path) -> int:
+    """Bytes of matrices in a folder of heads."""
+    tensors = load_file(folder / "model.safetensors")
+    return sum(t.nbytes for t in tensors.values() if t.ndim == 2)
+
+
+@pytest.mark.parametrize("kind", ["draft", "medusa", "eagle", "early-exit"])
+def test_weights_that_draft_count_as_read_once_a_pass(tmp_path, kind):
+    """Else steps with drafts would seem to read less than memory allows."""
+    subject = target()
+    folder = heads(kind, tmp_path) if kind in KINDS else None
+    source = folder or {"draft": "x", "early-exit": "1"}[kind]
+    core = subject.core(
+        draft=subject if kind == "draft" else None, dtype="f32", speculate=f"{kind}={source},depth=3"
+    )
+    weights = {"draft": subject.model.weight_bytes, "early-exit": 0}.get(kind)
+    if folder is not None:
+        weights = sizes_on_disk(folder)
+        # zero matrices beside those of the four blocks
+        weights += 4 * 4 * WIDTH * WIDTH * (kind == "medusa")
+    assert core.runner.draft_weight_bytes == weights
+    results, run = [], core.runner.run
+    core.runner.run = lambda plan: (results.append(run(plan)), results[-1])[1]
+    plain = subject.core(dtype="f32")
+    plain_results, plain_run = [], plain.runner.run
+    plain.runner.run = lambda plan: (plain_results.append(plain_run(plan)), plain_results[-1])[1]
+    for each in (core, plain):
+        Drive(each).run([ask("r", num_prompt=10, max_tokens=9)])
+    assert len(results[1].rows[0].tokens) == 4
+    token_bytes = plain_results[2].bytes_read - plain_results[1].bytes_read
+    passes = {"medusa": 3 / 4, "early-exit": 0}.get(kind, 3)
+    assert results[1].bytes_read == plain_results[1].bytes_read + 3 * token_bytes + passes * weights
+    assert results[0].bytes_read == plain_results[0].bytes_read

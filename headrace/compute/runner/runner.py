@@ -69,6 +69,11 @@ class Runner:
         self._token_bytes = geometry.block_bytes // geometry.block_size
 
     @property
+    def draft_weight_bytes(self) -> int:
+        """Bytes of weights that only draft."""
+        return 0 if self._parts.drafting is None else self._parts.drafting.weight_bytes
+
+    @property
     def num_draft_faults(self) -> int:
         """How often making drafts failed."""
         return 0 if self._parts.drafting is None else self._parts.drafting.num_faults
@@ -167,7 +172,7 @@ class Runner:
             rows=tuple(rows),
             draft_s=0.0 if drafting is None else drafting.take_seconds(),
             seconds=now_s() - began_s,
-            bytes_read=bytes_read,
+            bytes_read=bytes_read + (0 if drafting is None else drafting.take_bytes()),
             operations=operations,
         )
 

@@ -42,6 +42,8 @@ class Chain:
         self._vocab = kit.target.spec.vocab_size
         self._rows = rows
         self._inputs = Inputs(kit.state, pool, kit.limits.max_tokens)
+        self.num_passes = 0
+        """Of the program, since start."""
 
     def take_in(self, spans: Sequence[tuple[int, int, int]]) -> None:
         """Compute (slot, start, count) tokens without drawing; all together at most `kit.limits`."""
@@ -79,6 +81,7 @@ class Chain:
         context = self._inputs.gather(pieces)
         if self._rows < self._vocab:
             np.minimum(context.token_ids, self._rows - 1, out=context.token_ids)
+        self.num_passes += 1
         return self._program.run(context)
 
     def _draw(self, logits: F32, draws: list[Draw], positions: list[int]) -> list[int | None]:

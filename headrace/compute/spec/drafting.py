@@ -13,7 +13,7 @@ from headrace.base.tasks import AUTO, OFF, Speculation
 from headrace.compute.models.decoder import NO_TAPS, Taps
 from headrace.compute.runner.mover import Plane
 from headrace.compute.spec.faults import Faults
-from headrace.compute.spec.proposer import Ask, Needs, Proposer, Watcher
+from headrace.compute.spec.proposer import Ask, Needs, Proposer, Reads, Watcher
 from headrace.compute.spec.states import Seen
 
 
@@ -50,10 +50,17 @@ class Drafting:
         """Drafts by slot: of the step before, or made late for this one."""
         self._spent_s = 0.0
         self._faults = Faults({id(proposer): name for name, proposer in proposers.items()})
+        self._readers = [p for p in proposers.values() if isinstance(p, Reads)]
+        self._bytes_told = 0
         self._watchers = [p for p in proposers.values() if isinstance(p, Watcher)]
         self._most_by_proposer = {id(watcher): watcher.most for watcher in self._watchers}
         self.watches = bool(self._watchers)
         """Whether any proposer is to be told of hidden states."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that only draft."""
+        return sum(reader.weight_bytes for reader in self._readers)
 
     @property
     def num_faults(self) -> int:
@@ -159,6 +166,11 @@ class Drafting:
         """Seconds that making drafts took since the last call."""
         spent_s, self._spent_s = self._spent_s, 0.0
         return spent_s
+
+    def take_bytes(self) -> int:
+        """Bytes of such weights that making drafts read since the last call."""
+        told, self._bytes_told = self._bytes_told, sum(reader.bytes_read for reader in self._readers)
+        return self._bytes_told - told
 
     def propose(self, wanted: Sequence[tuple[int, int]]) -> list[int]:
         """Make the drafts of these (slot, most) and hold them; returns how many each has."""

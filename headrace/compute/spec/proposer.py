@@ -88,6 +88,21 @@ class Watcher(Proposer, Protocol):
         ...
 
 
+@runtime_checkable
+class Reads(Protocol):
+    """What has weights of its own."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of them."""
+        ...
+
+    @property
+    def bytes_read(self) -> int:
+        """Of them, read by its passes since start."""
+        ...
+
+
 PROPOSERS: Registry[Callable[[], Proposer]] = Registry(
     "method of speculation", "headrace.compute.spec.proposers", "PROPOSER"
 )

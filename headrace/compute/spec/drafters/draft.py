@@ -85,8 +85,14 @@ class DraftModel:
         self._seen_by_slot: dict[int, _Seen] = {}
         self._stamps = Stamps(kit.pool.num_blocks)
         kit.planes.append(self._stamps)
+        self.weight_bytes = model.weight_bytes
         self.num_taken_in = 0
         """Tokens of sequences computed since start, drafts apart."""
+
+    @property
+    def bytes_read(self) -> int:
+        """See `Reads`."""
+        return self._chain.num_passes * self.weight_bytes
 
     def begin(self, slot: int) -> None:
         """Forget the slot."""

@@ -80,6 +80,7 @@ class Eagle:
         self._waiting: dict[int, _Waiting] = {}
         self.taps = heads.taps
         self.weight_bytes = heads.weight_bytes
+        self.bytes_read = 0
 
     def begin(self, slot: int) -> None:
         """Forget the slot."""
@@ -105,6 +106,7 @@ class Eagle:
             if waiting.count > CATCH_UP:
                 full += self._take(row.slot, waiting, None)
         for spans in self._packed(full):
+            self.bytes_read += self.weight_bytes
             self._first.run(self._context(spans, wants_last=False))
 
     def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
@@ -121,6 +123,7 @@ class Eagle:
                 todo.append(i)
         program = self._first
         while todo:
+            self.bytes_read += self.weight_bytes
             logits = program.run(self._context(spans, wants_last=True))
             features = program.kept[0].copy()
             drawn = self._draws.draw([Place(asks[i].slot, drafts[i], known[i]) for i in todo], logits)

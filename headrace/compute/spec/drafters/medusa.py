@@ -47,6 +47,12 @@ class Medusa:
         self._states = LastStates(len(kit.state.num_tokens), target.spec.width)
         self.weight_bytes = heads.weight_bytes
         self.most = len(heads.forwards)
+        self._num_passes = 0
+
+    @property
+    def bytes_read(self) -> int:
+        """See `Reads`; a pass is one of the heads, which are alike."""
+        return self._num_passes * self.weight_bytes // self.most
 
     def begin(self, slot: int) -> None:
         """Forget the slot."""
@@ -69,6 +75,7 @@ class Medusa:
             if not todo:
                 break
             states = self._states.get([asks[i].slot for i in todo])
+            self._num_passes += 1
             logits = program.run(_context(states, self._pool))
             places = [Place(asks[i].slot, drafts[i], known[i]) for i in todo]
             drawn = self._draws.draw(places, logits)
