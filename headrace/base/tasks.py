@@ -94,6 +94,11 @@ class Speculation:
         """Whether drafts are computed at the start of the step that checks them, and only then."""
         return self.method in SOURCES
 
+    @property
+    def reads(self) -> bool:
+        """Whether a model of its own drafts, which first computes a sequence's tokens."""
+        return self.method == "draft"
+
     @classmethod
     def parse(cls, text: str) -> "Speculation":
         """Read the form `METHOD[=SOURCE][,depth=K]`; which methods there are is not known here.

@@ -56,6 +56,9 @@ class LateMachine:
         results, draft_s, checked = [], 0.0, 0
         rate = self.rate if len(self.depths) < self.turn else self.later
         for row in plan.rows:
+            if not row.sample:  # a piece of a prompt
+                results.append(RowResult(row.slot, row.lease))
+                continue
             length = row.start + row.count - row.num_drafts
             accepted = unmade = 0
             unread = length - self._read.get(row.slot, 0)
@@ -136,6 +139,53 @@ def test_reading_is_weighed_against_the_rest_of_the_answer():
     reading.repay()
     assert not reading.is_worth(10, 10_000, is_try=True)
     reading.observe(1.0, 0.0, 0, is_reading=False)
+    assert not reading.is_on, "the row that was read for is gone"
     assert reading.is_worth(10, 10_000, is_try=True)
     reading.observe(0.05, 0.01, 4, is_reading=False)
     assert not reading.is_on
+
+
+def crowd(rate: float, later: float, turn: int, steps: int) -> LateMachine:
+    """An endless answer beside short ones with prompts of many steps of reading: somebody always reads."""
+    machine = LateMachine(rate, 0.0015, turn=turn, later=later)
+    ledger = KVLedger(4096, 64, prefix_cache=False)
+    limits = ScheduleLimits(max_num_seqs=2, max_num_batched_tokens=4096)
+    drafts = Depth(Speculation.parse("draft=x"), 32)
+    scheduler = Scheduler(ledger, POLICY(ScheduleConfig()), limits, lambda: 1.0 + machine.time_s, drafts)
+
+    def add(name: str, num_prompt: int, most: int) -> None:
+        sampling = SamplingParams(max_tokens=most, seed=0)
+        request = Request(request_id=RequestId(name), prompt_ids=(1,) * num_prompt, sampling=sampling)
+        scheduler.add_group((request,))
+
+    add("endless", 2, 60_000)
+    for step in range(steps):
+        if step >= 200 and step % 10 == 0:
+            add(f"r{step}", 4000, 11)
+        plan = scheduler.plan()
+        assert plan is not None
+        machine.leave(plan.ends)
+        scheduler.commit(machine.run(plan))
+    return machine
+
+
+def test_checking_ends_though_somebody_always_reads(monkeypatch):
+    """SP-6: what is chosen holds while rows are read for, and not for ever."""
+    monkeypatch.setattr(Reading, "is_worth", lambda *_, **__: True)
+    assert sum(crowd(0.95, 0.95, 0, 1000).depths[-300:]) > 300
+    machine = crowd(0.95, 0.0, 600, 2500)
+    assert sum(machine.depths[400:600]) > 200
+    assert sum(machine.depths[-1000:]) < 150
+
+
+@pytest.mark.parametrize(
+    ("method", "is_reading"), [("draft=x", True), ("medusa=x", False), ("eagle=x", False)]
+)
+def test_drafts_that_could_not_be_made_are_reading_only_where_a_model_reads(method, is_reading):
+    """Heads lack a state now and then; that tells nothing of reading, and the step is one without drafts."""
+    drafts = Depth(Speculation.parse(method), 32)
+    row = RowResult(0, 0, (3,), num_unmade=4)
+    drafts.observe(1, 4, StepResult(step=0, rows=(row,), seconds=0.01, draft_s=0.001))
+    assert drafts._reading.is_on == is_reading
+    assert drafts._price.count(1, 4) == 0
+    assert drafts._price.count(1, 0) == (not is_reading)

@@ -60,6 +60,8 @@ _COUNTS = (
 )
 """The last two: seconds of steps with drafts, and what plain steps would have taken for their tokens."""
 RARELY = 4
+MAX_HELD = 32
+"""Choices that hold while rows are read for; then what is known by now is weighed, whoever still reads."""
 
 
 class Depth:
@@ -77,7 +79,7 @@ class Depth:
         self._price = StepPrice()
         self._common = Rates(COMMON_KEEP)
         self._reading = Reading()
-        self._num_chosen = 0
+        self._num_chosen = self._num_held = 0
         self._is_checking = False
         self._gain = GAIN
         self._num_alike = 0
@@ -161,7 +163,10 @@ class Depth:
 
     def observe(self, num_rows: int, num_drafts: int, result: StepResult) -> float:
         """A step that only decoded is over; returns the seconds that it would have taken without drafts."""
-        is_reading = num_drafts > 0 and any(row.num_unmade for row in result.rows)
+        num_unmade = sum(row.num_unmade for row in result.rows) if num_drafts else 0
+        is_reading = num_unmade > 0 and self._offered.reads
+        if not is_reading:
+            num_drafts -= num_unmade  # nobody reads: what the row lacked could not be drafted
         self._reading.observe(result.seconds, result.draft_s, num_drafts, is_reading=is_reading)
         if is_reading:
             return result.seconds - result.draft_s  # the price of nothing that comes again
@@ -183,9 +188,11 @@ class Depth:
                 found += [(-chance, i) for chance in chances if chance >= LEAST_CHANCE]
             seq.num_drafts = 0
         found.sort()
-        if self._reading.is_on and self._is_checking:
+        if self._reading.is_on and self._is_checking and self._num_held < MAX_HELD:
+            self._num_held += 1
             count = min(len(found), max(room, 0), self._num_chosen)
         else:
+            self._num_held = 0
             count = self._best(found, num_rows, room)
         self._num_chosen = count or self._num_chosen
         for _, i in found[:count]:

@@ -23,13 +23,11 @@ class Reading:
     def observe(self, seconds: float, draft_s: float, num_drafts: int, *, is_reading: bool) -> None:
         """A step is over, which made drafts or read for them."""
         self._total_s += seconds
+        self.is_on = is_reading  # rows that wait are read for in every step that only decodes
         if is_reading:
-            self.is_on = True
             self._seconds += draft_s
             self._vain_s += draft_s
-        elif num_drafts:
-            self.is_on = False
-        else:
+        elif not num_drafts:
             self._plain_s = seconds
 
     def learn(self, tokens: int) -> None:
