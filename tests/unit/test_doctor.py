@@ -10,7 +10,7 @@ from headrace.base.errors import ConfigError, UnreachableError
 from headrace.cli.main import main
 from headrace.engine.doctor.diagnosis import CHECKS, as_json, as_text, diagnose, is_fine
 from headrace.engine.doctor.finding import Patient
-from headrace.engine.doctor.machine import Machine, machine_of
+from headrace.engine.doctor.machine import Clock, Machine, machine_of
 from headrace.engine.doctor.trace import Scrape, Trace
 from headrace.tools.doctor.scrape import parse, read_trace, watch, write_trace
 
@@ -20,6 +20,7 @@ MACHINE = Machine(
     quota=None,
     flags=frozenset({"avx2", "fma", "f16c"}),
     governor="performance",
+    clock=Clock(now=3000.0, most=3500.0),
     huge_pages="madvise",
     numa_nodes=1,
 )
@@ -296,6 +297,52 @@ def test_the_machine_is_looked_at(change, values, name):
     assert [f.name for f in findings] == [name]
 
 
+TRY_IT = "headrace bench latency MODEL before and after measures it"
+BUSY = {"loop": 0.97}
+"""Of a server that is healthy else."""
+
+
+@pytest.mark.parametrize(
+    ("values", "governor", "clock", "gain"),
+    [
+        (BUSY, "performance", Clock(now=1500.0, most=3000.0), "up to 2.0 times the arithmetic"),
+        (BUSY, "powersave", Clock(now=2000.0, most=3000.0), "up to 1.5 times the arithmetic"),
+        (BUSY, "powersave", Clock(now=2000.0), TRY_IT),
+        (
+            {},
+            "powersave",
+            Clock(now=800.0, most=3000.0),
+            TRY_IT,
+        ),
+        (BUSY, "performance", Clock(now=2200.0, most=3000.0), ""),
+        (BUSY, "", Clock(now=2600.0), ""),
+        ({}, "performance", Clock(now=800.0, most=3000.0), ""),  # it rests
+    ],
+)
+def test_the_clock_is_told_beside_the_governor(values, governor, clock, gain):
+    machine = replace(MACHINE, governor=governor, clock=clock)
+    findings = diagnose(Patient(trace=trace_of(values), machine=machine))
+    assert [f.expected_gain for f in findings if f.name == "frequency"] == ([gain] if gain else [])
+    for finding in findings:
+        if finding.name == "frequency":
+            assert finding.evidence == {
+                "governor": governor,
+                "clock_mhz": clock.now,
+                "most_mhz": clock.most or "not told",
+            }
+            assert ("cpupower" in finding.remedy) == (governor == "powersave")
+
+
+def test_a_quota_is_named_where_it_is_why():
+    few = replace(MACHINE, quota=2.0, threads=2)
+    found = diagnose(Patient(trace=trace_of({"threads": 8}), machine=few))[0]
+    assert "the cgroup's quota is 2 CPUs of 16 cores" in found.remedy
+    assert found.evidence["cgroup_cpus"] == 2.0
+    assert "quota" not in diagnose(Patient(trace=trace_of({"threads": 12}), machine=MACHINE))[0].remedy
+    part = replace(MACHINE, quota=8.5)
+    assert "cgroup quota of 8.5" in diagnose(Patient(trace=trace_of({}), machine=part))[0].remedy
+
+
 def test_settings_that_fall_short_are_told_with_their_reason():
     text = (
         "# TYPE headrace_setting gauge\n"
@@ -312,7 +359,7 @@ def test_settings_that_fall_short_are_told_with_their_reason():
 
 def test_every_check_is_under_test():
     spoken = set(FAULTS) | {"numeric errors", "engine restarts", "compute threads", "instruction sets"}
-    spoken |= {"huge pages", "frequency", "memory nodes", "configuration"}
+    spoken |= {"drafts refused", "huge pages", "frequency", "memory nodes", "configuration"}
     assert len(spoken) == len(CHECKS.names())
 
 
@@ -322,7 +369,7 @@ def test_facts_of_a_machine_are_read_from_its_files(tmp_path):
         "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
         "sys/devices/system/node/node0/x": "",
         "sys/devices/system/node/node1/x": "",
-        "proc/cpuinfo": "flags\t\t: fpu avx2 fma\n",
+        "proc/cpuinfo": "flags\t\t: fpu avx2 fma\ncpu MHz\t\t: 2596.13\ncpu MHz\t\t: 2600.5\n",
     }.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -330,7 +377,20 @@ def test_facts_of_a_machine_are_read_from_its_files(tmp_path):
     machine = machine_of(tmp_path)
     assert (machine.huge_pages, machine.governor, machine.numa_nodes) == ("madvise", "powersave", 2)
     assert {"avx2", "fma"} <= machine.flags
+    assert machine.clock == Clock(now=2596.13)  # as guests tell it
+    for name, text in {
+        "0/cpufreq/scaling_cur_freq": "2400000",
+        "1/cpufreq/scaling_cur_freq": "1800000",
+    }.items():
+        path = tmp_path / f"sys/devices/system/cpu/cpu{name}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    (tmp_path / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").write_text("3700000\n")
+    assert machine_of(tmp_path).clock == Clock(now=1800.0, most=3700.0)
+    (tmp_path / "sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq").write_text("<unknown>\n")
+    assert machine_of(tmp_path).clock == Clock(now=2400.0, most=3700.0)
     empty = machine_of(tmp_path / "nothing")
+    assert empty.clock == Clock()
     assert (empty.huge_pages, empty.governor, empty.numa_nodes) == ("", "", 0)
 
 
