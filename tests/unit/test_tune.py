@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.base.errors import EngineDeadError, RequestError
+from headrace.base.errors import ConfigError, EngineDeadError, RequestError
 from headrace.cli.main import main
 from headrace.cli.settings import gather
 from headrace.tools.bench.bootstrap import T_975
@@ -233,6 +233,19 @@ def test_every_knob_is_a_setting_with_other_values_than_its_default():
     assert "kv.dtype" not in {k.setting for k in knobs(with_lossy=False)}
     with pytest.raises(RequestError, match=r"nothing to try for 'a\.b'"):
         knobs(with_lossy=True, only=("a.b",))
+
+
+def test_ways_of_speculating_that_are_named_are_tried_and_found():
+    turned = knobs(with_lossy=False, only=("speculate.method",), drafters=("early-exit=2", "draft=small"))
+    assert [knob.values for knob in turned] == [("auto", "early-exit=2", "draft=small")]
+    machine = Machine(
+        lambda p: {"auto": 1.1, "draft=small": 1.5}.get(p.get("speculate.method"), 1.0), noise=0.02
+    )
+    found = search(machine, turned)
+    assert found.best == {"speculate.method": "draft=small"}
+    assert flags_of(found.best) == ("--speculate", "draft=small")
+    with pytest.raises(ConfigError, match="must be one of"):
+        knobs(with_lossy=False, drafters=("magic",))
 
 
 def test_a_search_from_settings_that_lack_something_turns_it_on(tmp_path: Path):

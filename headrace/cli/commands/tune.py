@@ -24,6 +24,13 @@ MaxKl = Annotated[
     ),
 ]
 Only = Annotated[list[str] | None, typer.Option("--only", help="A setting to try, section.field; repeat it.")]
+Drafters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--speculate",
+        help="Try this way of speculating, too: draft=MODEL, early-exit=N, medusa=PATH ...; repeat it.",
+    ),
+]
 Flag = Annotated[
     list[str] | None,
     typer.Option(
@@ -43,6 +50,7 @@ def command(  # noqa: PLR0913 - one parameter per flag
     allow_lossy: Lossy = False,
     max_kl: MaxKl = MAX_KL,
     only: Only = None,
+    speculate: Drafters = None,
     flag: Flag = None,
     most_pairs: Pairs = 30,
     write: Write = None,
@@ -69,7 +77,9 @@ def command(  # noqa: PLR0913 - one parameter per flag
     check_folders(write, json_file)
     rules = Rules(most_pairs=most_pairs)
     start, rest = split_flags(flag or ())
-    turned = knobs(with_lossy=allow_lossy, only=tuple(only or ()), start=start)
+    turned = knobs(
+        with_lossy=allow_lossy, only=tuple(only or ()), start=start, drafters=tuple(speculate or ())
+    )
     asked = asked_of(given, ignore_eos=True)
     with watching() as (begin, _), LivePairs(model, asked.plan, rest, start) as pairs:
         begin("starting")

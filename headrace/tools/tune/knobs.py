@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from headrace.base.config import SettingInfo, all_settings
 from headrace.base.errors import RequestError
+from headrace.engine.drafts.wish import offered
 
 Value = bool | int | float | str
 Point = Mapping[str, Value]
@@ -36,19 +37,30 @@ KNOBS = (
     Knob("schedule.max_num_seqs", (16, 32), "steps that grow with the batch, or slots that lack"),
     Knob("schedule.chunked_prefill", (False,), "overhead of chunks, where nobody waits"),
     Knob("schedule.policy", ("dynamic",), "batches that fill too slowly"),
+    Knob("device.graphs", (False,), "the step program, where recording it does not pay"),
     Knob("kv.prefix_cache", (False,), "keys of blocks, where no prompt repeats another's beginning"),
     Knob("kv.dtype", ("int8", "f16"), "reading of keys and values, or their capacity", is_lossy=True),
 )
 
 
-def knobs(*, with_lossy: bool, only: tuple[str, ...] = (), start: Point = DEFAULT) -> tuple[Knob, ...]:
+def knobs(
+    *,
+    with_lossy: bool,
+    only: tuple[str, ...] = (),
+    start: Point = DEFAULT,
+    drafters: tuple[str, ...] = (),
+) -> tuple[Knob, ...]:
     """The knobs that this version has and that may be turned, those that the start sets first.
 
     Such a knob's values are the others, its default among them: what was switched off may be what lacks.
 
+    `drafters` are more ways of speculating to try, which need a name: `draft=MODEL`, `early-exit=N`...
+
     Raises:
-        RequestError: `only` names another setting.
+        RequestError: `only` names another setting. ConfigError: there is no such way of speculating.
     """
+    for drafter in drafters:
+        offered(drafter)
     known = {f"{s.section}.{s.name}": s.default for s in all_settings()}
     found = tuple(k for k in KNOBS if k.setting in known and (with_lossy or not k.is_lossy))
     names = [knob.setting for knob in found]
@@ -56,6 +68,9 @@ def knobs(*, with_lossy: bool, only: tuple[str, ...] = (), start: Point = DEFAUL
     if unknown:
         raise RequestError(f"nothing to try for {unknown[0]!r}; known: {', '.join(names)}", param="only")
     found = tuple(knob for knob in found if not only or knob.setting in only)
+    found = tuple(
+        replace(k, values=(*k.values, *drafters)) if k.setting == "speculate.method" else k for k in found
+    )
     set_first = sorted(found, key=lambda knob: knob.setting not in start)
     return tuple(_against(knob, start, known[knob.setting]) for knob in set_first)
 
