@@ -129,6 +129,7 @@ def test_no_draft_makes_a_step_cheaper():
     for drafts, seconds in ((0, 1.0), (3, 0.5)) * 20:
         price.observe(1, drafts, seconds)
     assert price.ratios(1, 4) == [1.0] * 5
+    assert price.ratio(1, 3) == 1.0
 
 
 def test_a_curve_with_steps_is_searched_beyond_the_next_step():

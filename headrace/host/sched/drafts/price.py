@@ -140,7 +140,7 @@ class StepPrice:
         curve = self._nearest(num_rows)
         if curve is None:
             return 1.0
-        return curve.seconds(num_drafts, self._slope_s) / curve.seconds(0, self._slope_s)
+        return max(1.0, curve.seconds(num_drafts, self._slope_s) / curve.seconds(0, self._slope_s))
 
     def _nearest(self, num_rows: int) -> Curve | None:
         curve = self._curve_by_rows.get(num_rows)
