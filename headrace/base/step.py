@@ -9,6 +9,7 @@ from enum import Enum, IntFlag
 from typing import NamedTuple, Protocol
 
 from headrace.base.ids import BlockId, BlockKey, RequestId, SlotId
+from headrace.base.metrics.drafts import DraftReport
 from headrace.base.metrics.timeline import Timeline
 from headrace.base.request import FinishReason, Request
 
@@ -188,6 +189,7 @@ class SequenceTiming:
     """(reason, seconds) spent waiting; the values of `WaitReason` in `host/sched/sequence`."""
     num_drafts_checked: int = 0
     num_drafts_accepted: int = 0
+    drafts: DraftReport | None = None
     timeline: Timeline | None = None
 
 

@@ -12,6 +12,7 @@ from headrace.base.faults import error_of
 from headrace.base.ids import RequestId
 from headrace.base.messages import Fault
 from headrace.base.metrics import e2el_s, queue_s, ttft_s
+from headrace.base.metrics.drafts import DraftReport, added
 from headrace.base.metrics.timeline import Timeline
 from headrace.base.request import FinishReason
 from headrace.base.step import Delta, SequenceTiming, TokenLogprobs
@@ -185,6 +186,7 @@ class Answer:
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._sent_prompt_logprobs = prepared.params.prompt_logprobs is None
         self._timings: dict[str, float] = {}
+        self._drafts: DraftReport | None = None
         self.timeline: Timeline | None = None
         """That of the choice that ended last."""
         self._pooled = b""
@@ -260,6 +262,7 @@ class Answer:
         if told is not None and (known is None or told.until_s >= known.until_s):
             self.timeline = told
         mine = self._timings
+        self._drafts = added(self._drafts, timing.drafts)
         parts = {
             "queue_s": _span(timing.arrival_s, timing.first_scheduled_s, queue_s),
             "prefill_s": _span(timing.first_scheduled_s, timing.first_token_s),
@@ -303,6 +306,7 @@ class Answer:
             seed=prepared.seed,
             prompt_logprobs=prompt_logprobs,
             timings=self._timings if finished else None,
+            drafts=self._drafts if finished else None,
             error=error,
             pooled=self._pooled,
         )

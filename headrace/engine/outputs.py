@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.base.errors import HeadraceError
+from headrace.base.metrics.drafts import DraftReport
 from headrace.base.step import TokenLogprobs
 from headrace.host.text.parts.events import Message, Part
 
@@ -86,6 +87,8 @@ class RequestOutput:
 
     `queue_s`, `prefill_s`, `ttft_s`, `decode_s`, `e2e_s`, `steps`, `preempted` and so on.
     """
+    drafts: DraftReport | None = None
+    """With the last output: why as many drafts were checked as were; None: there are no drafts."""
     error: HeadraceError | None = None
     """Why the request failed after its first output; errors before it are raised."""
     pooled: bytes = b""
@@ -182,6 +185,8 @@ class GenerationResult:
     seed: int
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     timings: Mapping[str, float] = field(default_factory=dict[str, float])
+    drafts: DraftReport | None = None
+    """Why as many drafts were checked as were; None: there are no drafts."""
 
     @property
     def text(self) -> str:

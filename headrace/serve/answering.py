@@ -106,7 +106,7 @@ class Answering:
     def timings_of(self, output: RequestOutput) -> dict[str, Any]:
         """`timings` of a prompt, from its last output."""
         timeline = self.served.llm.timelines.find(caller_terms().tenant.name, output.request_id)
-        return timings_body(output.timings or {}, output.usage, self.num_choices, timeline)
+        return timings_body(output.timings or {}, output.usage, self.num_choices, timeline, output.drafts)
 
     async def _events(
         self,

@@ -20,7 +20,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from headrace.base.clock import now_s
-from headrace.base.metrics import e2el_s, tpot_s, ttft_s
+from headrace.base.metrics import e2el_s, tokens_per_verification, tpot_s, ttft_s
+from headrace.base.metrics.drafts import DraftReason
 from headrace.base.tasks import MAX_DEPTH
 from headrace.engine.cost.meter import PHASES
 from headrace.engine.outputs import EngineHealth, EngineStats, RequestOutput
@@ -149,11 +150,24 @@ def _draft_metrics(counters: Mapping[str, float]) -> Iterable[Metric]:
         by_place.add_metric([str(place)], counters.get(f"drafts_accepted_{place}", 0.0))
     yield by_place
     seconds = counters.get("draft_step_seconds", 0.0)
+    speedup = counters["draft_plain_seconds"] / seconds if seconds else 1.0
+    for name in ("speedup", "speedup_vs_off"):  # one number; the second name says against what
+        text = "Estimated seconds of plain steps for the tokens of steps with drafts, over those they took."
+        yield GaugeMetricFamily(f"headrace_spec_decode_{name}", text, speedup)
     yield GaugeMetricFamily(
-        "headrace_spec_decode_speedup",
-        "Estimated seconds of plain steps for the tokens of steps with drafts, over the seconds they took.",
-        counters["draft_plain_seconds"] / seconds if seconds else 1.0,
+        "headrace_spec_decode_tokens_per_step",
+        "Tokens of a row that checked drafts, the one drawn after them included; 1: none did.",
+        tokens_per_verification(int(counters.get("drafts_accepted", 0)), int(counters.get("draft_rows", 0)))
+        or 1.0,
     )
+    by_reason = CounterMetricFamily(
+        "headrace_spec_decode_rows",
+        "Rows that drew a token, by what decided how many drafts they checked.",
+        labels=["reason"],
+    )
+    for reason in DraftReason:
+        by_reason.add_metric([reason.value], counters.get(f"draft_why_{reason.value}", 0.0))
+    yield by_reason
 
 
 class ServerMetrics:

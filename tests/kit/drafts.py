@@ -5,7 +5,8 @@ from random import Random
 
 from headrace.base.config import ScheduleConfig
 from headrace.base.ids import RequestId
-from headrace.base.request import Request, SamplingParams
+from headrace.base.metrics.drafts import DraftReport
+from headrace.base.request import FinishReason, Request, SamplingParams
 from headrace.base.step import RowResult, StepPlan, StepResult
 from headrace.base.tasks import Speculation
 from headrace.compute.spec.drafting import Drafting
@@ -103,8 +104,18 @@ class Machine:
         return StepResult(step=plan.step, rows=tuple(results), seconds=seconds)
 
 
-def simulate(machine: Machine, speculation: Speculation, rows: int, steps: int, warm: int = 60) -> float:
-    """Tokens per second of `rows` endless answers after `warm` steps; the real scheduler decides."""
+def simulate(
+    machine: Machine,
+    speculation: Speculation,
+    rows: int,
+    steps: int,
+    warm: int = 60,
+    reports: list[DraftReport | None] | None = None,
+) -> float:
+    """Tokens per second of `rows` endless answers after `warm` steps; the real scheduler decides.
+
+    `reports` takes what is told of each answer's drafts.
+    """
     ledger = KVLedger(64 * rows, 1024, prefix_cache=False)
     limits = ScheduleLimits(max_num_seqs=rows, max_num_batched_tokens=512)
     drafts = Depth(speculation, ROOM) if speculation.is_on else None
@@ -120,6 +131,9 @@ def simulate(machine: Machine, speculation: Speculation, rows: int, steps: int, 
         plan = scheduler.plan()
         assert plan is not None
         scheduler.commit(machine.run(plan))
+    if reports is not None:
+        ends = [scheduler.finish(RequestId(f"r{i}"), FinishReason.ABORT) for i in range(rows)]
+        reports += [end.timing.drafts for end in ends if end is not None and end.timing is not None]
     return (machine.num_tokens - began[1]) / (machine.mean_s - began[0])
 
 

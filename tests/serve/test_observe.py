@@ -94,7 +94,12 @@ def test_metrics_have_the_names_of_vllm() -> None:
 def test_metrics_of_drafts_are_there_where_there_are_drafts() -> None:
     """SP-11: the help text says which tokens an acceptance length counts."""
     counters = {"drafts_checked": 9.0, "drafts_accepted": 6.0, "drafts_accepted_0": 4.0, "draft_rows": 4.0}
-    counters |= {"draft_step_seconds": 2.0, "draft_plain_seconds": 5.0, "drafts_proposed": 20.0}
+    counters |= {
+        "draft_step_seconds": 2.0,
+        "draft_plain_seconds": 5.0,
+        "drafts_proposed": 20.0,
+        "draft_why_grammar": 7.0,
+    }
     text = ServerMetrics().render(EngineStats(counters=counters, gauges={})).decode()
     prefix = "headrace_spec_decode_num_"
     assert value(text, f'{prefix}accepted_tokens_per_pos_total{{position="0"}}') == 4
@@ -102,6 +107,10 @@ def test_metrics_of_drafts_are_there_where_there_are_drafts() -> None:
     assert value(text, f"{prefix}accepted_tokens_total") == 6
     assert value(text, f"{prefix}proposed_tokens_total") == 20
     assert value(text, "headrace_spec_decode_speedup") == 2.5
+    assert value(text, "headrace_spec_decode_speedup_vs_off") == 2.5
+    assert value(text, "headrace_spec_decode_tokens_per_step") == 2.5  # 1 + 6 / 4
+    assert value(text, 'headrace_spec_decode_rows_total{reason="grammar"}') == 7
+    assert value(text, 'headrace_spec_decode_rows_total{reason="pays"}') == 0
     assert "acceptance length is 1 + this / num_drafts" in text
     assert "spec_decode" not in ServerMetrics().render(EngineStats(counters={}, gauges={})).decode()
 

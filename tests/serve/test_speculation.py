@@ -77,11 +77,32 @@ def test_usage_and_timings_count_the_same_drafts(drafting: Live, path: str) -> N
     found, timings = counts(whole["usage"]), whole["timings"]
     assert found["accepted_prediction_tokens"] == timings["draft_n_accepted"]
     assert sum(found.values()) == timings["draft_n"]
+    told = timings["drafts"]
+    assert told["rows_by_reason"]["fixed"] == told["rows"] > 0
+    assert sum(told["accepted_by_place"]) == timings["draft_n_accepted"]
+    assert told["tokens_per_row"] == 1 + timings["draft_n_accepted"] / told["rows"]
     stream = ask | {"stream": True, "stream_options": {"include_usage": True}}
     text = httpx.post(drafting.url + path, json=stream, timeout=60).text
     last = [json.loads(part[6:]) for part in text.split("\n\n") if part.startswith("data: {")][-1]
     assert last["choices"] == []
     assert counts(last["usage"]) == found
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [({"response_format": {"type": "json_object"}}, "grammar"), ({"speculate": "off"}, "off")],
+    ids=["grammar", "off"],
+)
+def test_what_is_not_drafted_says_why(drafting: Live, more: dict[str, Any], reason: str) -> None:
+    path = "/v1/chat/completions"
+    answer = httpx.post(drafting.url + path, json=ASKS[path] | more | {"timings": True}, timeout=60).json()
+    told = answer["timings"]["drafts"]
+    assert (told["reason"], told["rows"], told["tokens_per_row"]) == (reason, 0, None)
+    assert reason in told["sentence"]
+    assert "draft_n" not in answer["timings"]
+    text = httpx.get(drafting.url + "/metrics", timeout=60).text
+    (line,) = [x for x in text.splitlines() if f'spec_decode_rows_total{{reason="{reason}"}}' in x]
+    assert float(line.split()[-1]) > 0
 
 
 def test_the_counts_are_where_the_official_client_has_them(drafting: Live) -> None:

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from headrace.base.errors import EngineDeadError, NumericError
+from headrace.base.metrics.drafts import DraftReason, DraftReport
 from headrace.base.request import FinishReason, SamplingParams
 from headrace.base.step import Delta, SequenceTiming, TokenLogprobs
 from headrace.engine.intake import Ask, Intake
@@ -198,6 +199,25 @@ def test_prompt_logprobs_come_once_and_whole():
     assert reader.outputs[0].prompt_logprobs == (None, *entries)
     reader.end()
     assert reader.outputs[-1].prompt_logprobs is None
+
+
+def test_reports_of_drafts_are_added_up_over_choices():
+    reader, why = Reader(n=2), DraftReason
+    one = DraftReport(
+        rows_by_reason=((why.FIXED, 3), (why.NO_ROOM, 1)), num_rows=3, accepted_by_place=(3, 1), depth=2
+    )
+    other = DraftReport(rows_by_reason=((why.NO_ROOM, 4), (why.FIXED, 1)), num_rows=1, accepted_by_place=(1,))
+    moments = dict.fromkeys(("arrival_s", "first_scheduled_s", "first_token_s", "finished_s"), 1.0)
+    for report in (one, other):
+        reader.end(
+            choice=0 if report is one else 1,
+            timing=SequenceTiming(**moments, num_steps=4, prefill_tokens=2, drafts=report),
+        )
+    got = reader.outputs[-1].drafts
+    assert got is not None
+    assert got.rows_by_reason == ((why.NO_ROOM, 5), (why.FIXED, 4))
+    assert (got.num_rows, got.accepted_by_place, got.tokens_per_row) == (4, (4, 1), 2.25)
+    assert got.depth == 0  # of the choice that ended last
 
 
 def test_timings_come_last():

@@ -85,6 +85,7 @@ def _facts(output: RequestOutput, load_s: float) -> dict[str, Any]:
         },
         "timings": {"load_s": load_s, **(output.timings or {})},
         "seed": output.seed,
+        **({} if output.drafts is None else {"drafts": output.drafts.body()}),
     }
 
 

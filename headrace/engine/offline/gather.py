@@ -77,6 +77,7 @@ class Gathered:
             seed=self.prepared.seed,
             prompt_logprobs=self._prompt_logprobs,
             timings=dict(last.timings or {}),
+            drafts=last.drafts,
         )
 
     def embedding(self, *, normalize: bool) -> EmbeddingResult:

@@ -231,6 +231,7 @@ class Sequence:
             waits=tuple((reason.value, seconds) for reason, seconds in life.waits.items()),
             num_drafts_checked=self.track.num_checked if self.track else 0,
             num_drafts_accepted=self.track.num_accepted if self.track else 0,
+            drafts=self.track.story.report() if self.track else None,
             timeline=self.timeline(now_s, life.waits),
         )
         news = news or Delta(request_id=self.request_id)

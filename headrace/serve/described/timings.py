@@ -54,6 +54,21 @@ class TimelineFacts(Described):
     preemptions: int
 
 
+class DraftFacts(Described):
+    """Why rows of the answer checked as many drafts as they did; see `DraftReport` for the fields."""
+
+    reason: str
+    sentence: str
+    depth: int
+    chances: list[float]
+    price: float | None
+    gain: float | None
+    rows: int
+    tokens_per_row: float | None
+    accepted_by_place: list[int]
+    rows_by_reason: dict[str, int]
+
+
 class TimingFacts(Described):
     """`timings` of an answer, under llama-server's names; times in milliseconds, of parts in seconds."""
 
@@ -70,6 +85,7 @@ class TimingFacts(Described):
     ttft_ms: float
     draft_n: int | None = None
     draft_n_accepted: int | None = None
+    drafts: DraftFacts | None = None
     e2e_s: float | None = None
     parts: list[PartFacts] | None = None
     sentence: str | None = None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.base.metrics import throughput, tpot_s
+from headrace.base.metrics.drafts import DraftReport
 from headrace.base.metrics.timeline import Differing, Timeline
 from headrace.engine.outputs import Usage
 from headrace.host.timeline.explain import explain
@@ -45,7 +46,11 @@ def _differs_body(differs: Differing | None) -> dict[str, str] | None:
 
 
 def timings_body(
-    timings: Mapping[str, float], usage: Usage, num_choices: int, timeline: Timeline | None
+    timings: Mapping[str, float],
+    usage: Usage,
+    num_choices: int,
+    timeline: Timeline | None,
+    drafts: DraftReport | None = None,
 ) -> dict[str, Any]:
     """`timings` of an answer.
 
@@ -54,6 +59,7 @@ def timings_body(
         usage: of the same prompt.
         num_choices: its choices, which were drawn side by side.
         timeline: None: none was kept.
+        drafts: None: there are no drafts.
     """
     prompt_s, decode_s = timings.get("prefill_s", 0.0), timings.get("decode_s", 0.0)
     computed = usage.prompt_tokens - usage.cached_tokens
@@ -74,6 +80,8 @@ def timings_body(
     }
     if timings.get("draft_n"):
         made |= {name: int(timings[name]) for name in ("draft_n", "draft_n_accepted")}
+    if drafts is not None:
+        made["drafts"] = drafts.body()
     if timeline is not None:
         told = timeline_body(timeline)
         made |= {name: told[name] for name in ("e2e_s", "parts", "sentence")}

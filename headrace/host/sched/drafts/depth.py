@@ -14,11 +14,13 @@ every `RARELY`th row.
 from collections.abc import Sequence as Items
 from functools import partial
 
+from headrace.base.metrics.drafts import DraftReason
 from headrace.base.request import Request
 from headrace.base.step import RowResult, StepResult
 from headrace.base.tasks import NO_SPECULATION, Speculation
 from headrace.host.sched.drafts.price import StepPrice
 from headrace.host.sched.drafts.reading import Reading
+from headrace.host.sched.drafts.story import Choice, Story
 from headrace.host.sched.drafts.track import COMMON_KEEP, Rates, Track
 from headrace.host.sched.sequence import Sequence
 
@@ -82,10 +84,11 @@ class Depth:
         self._num_chosen = self._num_held = 0
         self._is_checking = False
         self._gain = GAIN
+        self._choice = Choice()
         self._num_alike = 0
         """Choices since checking began or ended."""
         self.counts: dict[str, float] = dict.fromkeys(_COUNTS, 0.0)
-        """`_COUNTS` since start, and `drafts_accepted_N` by place."""
+        """`_COUNTS` since start, `drafts_accepted_N` by place, `draft_why_X` by `DraftReason`."""
 
     def open(self, seq: Sequence) -> None:
         """A sequence arrives: what it may ask for."""
@@ -96,6 +99,8 @@ class Depth:
             most = wish.depth or AUTO_DEPTH
             seq.track = Track(most=most, depth=wish.depth)
             seq.max_drafts = most
+        else:
+            seq.track = Track(most=0, depth=None, story=Story(_why_never(seq.request)))
 
     def choose(self, running: Items[Sequence], left: int) -> None:
         """Set `num_drafts` of those who run to what their next rows shall check.
@@ -115,6 +120,8 @@ class Depth:
             share = -(-room // (len(fixed) - i))
             seq.num_drafts = max(0, min(seq.num_drafts, _useful(seq), share))
             room -= seq.num_drafts
+            if seq.track is not None:
+                seq.track.story.decide(Choice(DraftReason.FIXED), seq.num_drafts)
         chosen = [s for s in drafting if s not in fixed]
         if self._offered.is_late:
             chosen = [s for s in chosen if self._may_read(s)]
@@ -129,6 +136,7 @@ class Depth:
         if self._reading.is_worth(unread, left, is_try=not self._is_checking):
             return True
         seq.num_drafts = 0
+        track.story.decide(Choice(DraftReason.READING), 0)
         return False
 
     def learn(self, seq: Sequence, track: Track, num_checked: int, result: RowResult) -> None:
@@ -155,11 +163,17 @@ class Depth:
             for i in range(accepted):
                 name = f"drafts_accepted_{i}"
                 counts[name] = counts.get(name, 0.0) + 1
+        elif result.num_unmade:
+            track.story.why = DraftReason.NOTHING_FOUND
         track.num_idle = 0 if num_checked else track.num_idle + 1
         idle = track.num_idle - PATIENCE
         is_often = idle <= 0 or track.depth is not None or result.num_unmade > 0
         every = 1 if is_often else min(RARELY, 2 + idle // 16)
+        is_asked = seq.max_drafts > 0  # what this row was planned with
         seq.max_drafts = track.most if track.num_idle % every == 0 else 0
+        accepted = len(result.tokens) - 1 if num_checked else 0
+        why = f"draft_why_{track.story.commit(num_checked, accepted, is_asked=is_asked)}"
+        self.counts[why] = self.counts.get(why, 0.0) + 1
 
     def observe(self, num_rows: int, num_drafts: int, result: StepResult) -> float:
         """A step that only decoded is over; returns the seconds that it would have taken without drafts."""
@@ -181,11 +195,12 @@ class Depth:
 
     def _choose_best(self, seqs: list[Sequence], num_rows: int, room: int) -> None:
         found: list[tuple[float, int]] = []
+        chances_of: list[list[float]] = []
         for i, seq in enumerate(seqs):
             count = min(seq.num_drafts, _useful(seq), room)
-            if count > 0 and seq.track is not None:
-                chances = seq.track.chances(self._common, count)
-                found += [(-chance, i) for chance in chances if chance >= LEAST_CHANCE]
+            chances = seq.track.chances(self._common, count) if count > 0 and seq.track is not None else []
+            chances_of.append(chances)
+            found += [(-chance, i) for chance in chances if chance >= LEAST_CHANCE]
             seq.num_drafts = 0
         found.sort()
         if self._reading.is_on and self._is_checking and self._num_held < MAX_HELD:
@@ -197,11 +212,17 @@ class Depth:
         self._num_chosen = count or self._num_chosen
         for _, i in found[:count]:
             seqs[i].num_drafts += 1
+        for seq, chances in zip(seqs, chances_of, strict=True):
+            if seq.track is not None:
+                choice = self._choice if chances else Choice(DraftReason.NO_ROOM)
+                seq.track.story.decide(choice, seq.num_drafts, chances)
 
     def _best(self, found: list[tuple[float, int]], num_rows: int, room: int) -> int:
         """How many of these drafts, the best first, make the most of a step."""
         most = min(len(found), max(room, 0))
         if not most or self._price.is_plain_due(num_rows):
+            why = DraftReason.MEASURING if most else DraftReason.NO_GAIN if room > 0 else DraftReason.NO_ROOM
+            self._choice = Choice(why)
             return 0
         ratios = self._price.ratios(num_rows, most)
         hope = self._hope()
@@ -212,6 +233,8 @@ class Depth:
             if rate > best_rate:
                 best, best_rate = n, rate
         self._turn(is_worth=best_rate / num_rows >= (LOSS if self._is_checking else self._gain))
+        why = DraftReason.PAYS if self._is_checking else DraftReason.NO_GAIN
+        self._choice = Choice(why, ratios[best], best_rate / num_rows)
         if not self._is_checking:
             return 0
         steps = self._num_alike
@@ -249,6 +272,13 @@ def _wish_of(request: Request, offered: Speculation) -> Speculation:
         return NO_SPECULATION
     asked = request.sampling.speculate
     return offered if asked is None else Speculation.parse(asked).within(offered)
+
+
+def _why_never(request: Request) -> DraftReason:
+    """Why a request is not drafted for."""
+    if request.task is not None:
+        return DraftReason.OTHER_TASK
+    return DraftReason.OFF if request.sampling.structured is None else DraftReason.GRAMMAR
 
 
 def _near(best: int) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from headrace.base.tasks import MAX_DEPTH
+from headrace.host.sched.drafts.story import Story
 
 KEEP = 0.9
 """What is left of a count with each new one: about the last ten drafts of a place count."""
@@ -46,6 +47,7 @@ class Track:
     """Rows since it was last worth while to check drafts."""
     num_read: int = 0
     """Tokens of the sequence that a late drafter has read."""
+    story: Story = field(default_factory=Story)
 
     def chances(self, common: Rates, count: int) -> list[float]:
         """The chance that draft 1, 2 .. `count` is accepted: that it and all before it agree."""
