@@ -176,6 +176,21 @@ def test_no_room_in_a_step_is_queue_token_budget(jumps: Jumps) -> None:
     only(e.found["other"], "prefill")
 
 
+def test_being_overtaken_by_a_better_priority_is_queue_priority(jumps: Jumps) -> None:
+    e = Engine(jumps, slots=1)
+    e.add("other", [5, 6, 7], max_tokens=2)
+    e.step()
+    e.add("r", [8, 9], max_tokens=2)
+    e.step()
+    e.add("urgent", [10, 11], max_tokens=3, priority=-5)
+    e.step()
+    with e.computing():
+        e.step()
+    e.run()
+    only(e.found["r"], "queue:priority")
+    only(e.found["urgent"], "decode")
+
+
 def test_a_prompt_that_is_shared_is_queue_leader(jumps: Jumps) -> None:
     e = Engine(jumps, budget=4)
     prompt = range(3, 15)

@@ -82,7 +82,7 @@ def told(client: httpx.Client, name: str) -> dict[str, Any]:
 
 
 def test_the_parts_of_a_thousand_live_mixed_requests_add_up() -> None:
-    """Choices, beams, drafts, streams, clients that leave, embeddings, few blocks, several clients at once."""
+    """Choices, beams, drafts, streams, clients that leave, embeddings; few blocks, several clients."""
     flags = (*SMALL_POOL, "16", "--speculate", "ngram", "--timelines", str(2 * NUM))
     with serving(tiny_llama(), *flags) as live:
         clients = [httpx.Client(base_url=live.url, timeout=60) for _ in range(CLIENTS)]

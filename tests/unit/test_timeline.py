@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from headrace.base.ids import AdapterId, SlotId
-from headrace.base.metrics.timeline import Part, PartName, Timeline
+from headrace.base.metrics.timeline import Part, PartName, PrefixResult, Timeline
 from headrace.base.step import Row, StepResult, TokenLogprobs
 from headrace.base.terms import Tenant, Terms
 from headrace.cli.commands.explain import LOOKS, show
@@ -148,6 +148,43 @@ def test_waiting_for_ones_tenant_is_tenant_limit() -> None:
     w.add(make_request("b", [2], max_tokens=1, terms=terms))
     w.run()
     assert parts(told(w, "b")) == approx({"queue:tenant_limit": 5 * STEP_S, "prefill": STEP_S})
+
+
+def test_who_is_overtaken_for_its_priority_waits_for_it_from_then_on() -> None:
+    w = world(ScheduleLimits(max_num_seqs=1))
+    w.add(make_request("a", [1], max_tokens=5))
+    w.step()
+    w.add(make_request("b", [2], max_tokens=1))
+    w.step()
+    w.add(make_request("urgent", [3], max_tokens=3, priority=-1))
+    w.add(make_request("later", [4], max_tokens=1))
+    w.run()
+    first = {"queue:slots": 4 * STEP_S, "queue:priority": 3 * STEP_S, "prefill": STEP_S}
+    assert parts(told(w, "b")) == approx(first)
+    assert "waited for a slot" in explain(told(w, "b"))
+    assert parts(told(w, "urgent")) == approx(
+        {"queue:slots": 3 * STEP_S, "prefill": STEP_S, "decode": 2 * STEP_S}
+    )
+    # came after: who went before it by right has not overtaken it
+    assert parts(told(w, "later")) == approx({"queue:slots": 7 * STEP_S, "prefill": STEP_S})
+
+
+@pytest.mark.parametrize(("priority", "is_overtaken"), [(-1, True), (0, False)])
+def test_a_key_of_better_priority_overtakes_and_a_fair_share_does_not(
+    priority: int, is_overtaken: bool
+) -> None:
+    w = world(ScheduleLimits(max_num_seqs=1))
+    mine = Terms(tenant=Tenant(name="mine"))
+    theirs = Terms(tenant=Tenant(name="theirs", priority=priority, weight=9.0))
+    w.add(make_request("a", [1], max_tokens=4, terms=mine))
+    w.step()
+    w.add(make_request("b", [2], max_tokens=1, terms=mine))
+    w.add(make_request("c", [3], max_tokens=2, terms=theirs))
+    w.run()
+    assert w.times["c"][-1] < w.times["b"][0]  # either way it went first
+    waited = {"queue:slots": 3 * STEP_S, "queue:priority": 2 * STEP_S}
+    expected = waited if is_overtaken else {"queue:slots": 5 * STEP_S}
+    assert parts(told(w, "b")) == approx(expected | {"prefill": STEP_S})
 
 
 def test_waiting_for_the_policy_is_policy_window() -> None:
@@ -528,6 +565,44 @@ def test_a_sentence_shares_steps_with_and_without_drafts_among_the_tokens_after_
         request_id="a", arrival_s=1.0, until_s=4.5, is_finished=True, parts=spent, output_tokens=31
     )
     assert "drew its 31 tokens, 100 ms for each after the first" in explain(line)
+
+
+REASONED = [
+    Part(PartName.QUEUE, 2.0, reason.value) for reason in WaitReason if reason is not WaitReason.PREEMPTED
+]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *REASONED,
+        *(Part(name, 2.0) for name in PartName),
+        *(Part(PartName.PREEMPTED, 2.0, r) for r in ("waiting", "recomputing")),
+    ],
+    ids=lambda part: f"{part.name}-{part.reason}",
+)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_every_sentence_says_by_how_much_something_would_have_helped(part: Part, is_known: bool) -> None:
+    """With and without what is known of the prefix and of drafts."""
+    prefix = PrefixResult(outcome="hit", prompt_tokens=30, cached_tokens=10) if is_known else None
+    line = Timeline(
+        request_id="a",
+        arrival_s=1.0,
+        until_s=3.5,
+        is_finished=True,
+        parts=(part, Part(PartName.HOST, 0.5, "rest")),
+        prefix=prefix,
+        output_tokens=5,
+        drafts=(8, 6) if is_known else (0, 0),
+    )
+    halved = part.name is PartName.DECODE or (part.name is PartName.VERIFY and not is_known)
+    amount = 0.5 if part.name is PartName.VERIFY and is_known else 1.0 if halved else 2.0
+    told = explain(line)
+    text = f"{amount:.2f} s" if amount >= 1 else f"{1000 * amount:.3g} ms"
+    assert told.startswith("It took 2.50 s, of which 2.00 s (80 %) ")
+    assert told.endswith(f" would have saved up to {text}."), told
+    if part.reason:
+        assert "less load" not in told  # a remedy of its own
 
 
 def test_a_single_token_has_no_rate() -> None:

@@ -102,6 +102,8 @@ class Timeline:
     """Most seconds first; small ones may be left out."""
     output_tokens: int = 0
     num_preempted: int = 0
+    drafts: tuple[int, int] = (0, 0)
+    """How many were checked, and how many of them were right."""
 
     @property
     def e2e_s(self) -> float:

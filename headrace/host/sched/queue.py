@@ -6,7 +6,8 @@ being compiled).
 
 The time waited is booked by reason without touching each sequence in each step: one clock per queue adds the
 seconds between plans to the reason that held back its head; a sequence notes the clock when it enters and
-takes the difference when it leaves.
+takes the difference when it leaves. From the moment at which one that came later was let in before it for its
+better rank, a sequence waits for its priority, whatever holds back the head.
 """
 
 from bisect import insort
@@ -61,6 +62,9 @@ class WaitQueue:
         self._held: dict[RequestId, Sequence] = {}
         self._since: dict[RequestId, tuple[float, dict[WaitReason, float] | None]] = {}
         self._arrivals: dict[RequestId, float] = {}
+        self._overtaken: set[RequestId] = set()
+        self._num_moved = 0
+        """Sequences in both lines whose rank is not that of their arrival."""
 
     @property
     def num_waiting(self) -> int:
@@ -131,6 +135,8 @@ class WaitQueue:
         self.num_background -= seq.is_background
         if before is not None:
             self._line_of(seq).remove(seq)
+            self._overtaken.discard(seq.request_id)
+            self._num_moved -= _is_moved(seq)
         elif seq.life.num_preempted > 0:
             cut(self.returning, seq)
             return
@@ -145,6 +151,20 @@ class WaitQueue:
             seq.account.num_waiting -= 1
             del self._arrivals[seq.request_id]
 
+    def note_overtaken(self, seq: Sequence, now_s: float) -> None:
+        """One that never ran is let in: those of its line that came before it and rank behind it waited on.
+
+        Cost: constant while nobody has a priority, else linear in the line.
+        """
+        if not (self._num_moved or _is_moved(seq)):
+            return
+        for other in self._line_of(seq):
+            is_behind = other.rank[-1] < seq.rank[-1] and other.rank > seq.rank
+            if is_behind and other.request_id not in self._overtaken:
+                other.life.waits = self.waited(other, now_s)
+                self._since[other.request_id] = (now_s, self.clock.snapshot())
+                self._overtaken.add(other.request_id)
+
     def waited(self, seq: Sequence, now_s: float) -> dict[WaitReason, float]:
         """Seconds by reason that a sequence has waited, up to now when it waits still."""
         self.clock.advance(now_s)
@@ -153,6 +173,9 @@ class WaitQueue:
         if since is None:
             return waits
         since_s, before = since
+        if seq.request_id in self._overtaken:
+            waits[WaitReason.PRIORITY] = waits.get(WaitReason.PRIORITY, 0.0) + now_s - since_s
+            return waits
         if before is not None:
             for reason, seconds in self.clock.snapshot().items():
                 if seconds > before[reason]:
@@ -197,6 +220,10 @@ class WaitQueue:
         parked = [s for group in self._parked.values() for s in group]
         waiting = [*self.fresh, *self.background, *self._held.values(), *parked]
         later = [s for s in waiting if s.is_background]
+        in_line = (*self.fresh, *self.background)
+        names = {s.request_id for s in in_line}
+        if self._num_moved != sum(map(_is_moved, in_line)) or not self._overtaken <= names:
+            raise InvariantError("the queue's priorities do not match its sequences")
         num_later = len(later) + sum(s.is_background for s in self.returning)
         if len(parked) != self.num_parked or len(self._since) != len(waiting) + len(self.returning):
             raise InvariantError("the queue's counts do not match its sequences")
@@ -239,6 +266,7 @@ class WaitQueue:
     def _join(self, seq: Sequence, now_s: float) -> None:
         self.clock.advance(now_s)
         self._line_of(seq).add(seq)
+        self._num_moved += _is_moved(seq)
         self._since[seq.request_id] = (now_s, self.clock.snapshot())
 
     def _unpark(self, seq: Sequence) -> None:
@@ -253,3 +281,7 @@ class WaitQueue:
 
 def _rank(seq: Sequence) -> Rank:
     return seq.rank
+
+
+def _is_moved(seq: Sequence) -> bool:
+    return bool(seq.request.priority or seq.request.terms.tenant.priority)

@@ -47,6 +47,8 @@ class WaitReason(Enum):
     """Its grammar is being compiled."""
     ALLOWANCE = "tokens_per_minute"
     """Background of a tenant that has spent the part of its tokens a minute that is not kept for others."""
+    PRIORITY = "priority"
+    """One that came later and ranks before it got the place that it would have had."""
     BEAMS = "beams"
     """A beam has its result, and others of its search do not."""
 
@@ -214,6 +216,7 @@ class Sequence:
             others=self.times.largest_others(),
             output_tokens=self.num_output,
             num_preempted=self.life.num_preempted,
+            drafts=(self.track.num_checked, self.track.num_accepted) if self.track else (0, 0),
         )
 
     def closing_delta(

@@ -99,6 +99,7 @@ class Entrance:
         self._queue.pop(seq, now_s)
         self._roster.enter(seq, cached)
         if is_first:
+            self._queue.note_overtaken(seq, now_s)
             seq.life.first_scheduled_s = now_s
             seq.times.prefix = found
             seq.life.cached_tokens = 0 if leader is not None else cached
