@@ -105,8 +105,7 @@ class Answering:
 
     def timings_of(self, output: RequestOutput) -> dict[str, Any]:
         """`timings` of a prompt, from its last output."""
-        timeline = self.served.llm.timelines.find(caller_terms().tenant.name, output.request_id)
-        return timings_body(output.timings or {}, output.usage, self.num_choices, timeline, output.drafts)
+        return timings_of(self.served, output, self.num_choices)
 
     async def _events(
         self,
@@ -133,6 +132,12 @@ class Answering:
         if self.body.wants_usage_chunk:
             yield event(self.envelope.chunk([], total(told.usages)))
         yield DONE
+
+
+def timings_of(served: Served, output: RequestOutput, num_choices: int = 1) -> dict[str, Any]:
+    """`timings` of a prompt of the caller's, from its last output; its choices were drawn side by side."""
+    timeline = served.llm.timelines.find(caller_terms().tenant.name, output.request_id)
+    return timings_body(output.timings or {}, output.usage, num_choices, timeline, output.drafts)
 
 
 def _e2e_s(output: RequestOutput) -> float:

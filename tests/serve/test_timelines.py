@@ -1,5 +1,7 @@
 """Where the time of a request went, asked over HTTP: while it runs, after its end, in its answer."""
 
+import json
+import re
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -93,6 +95,44 @@ def test_timings_come_with_the_answer_when_asked(live_server: Live, path: str) -
     last = [chunk for chunk in text.split("\n\n") if '"timings"' in chunk]
     assert len(last) == (1 if "chat" in path else 2)
     assert all('"finish_reason":"' in chunk for chunk in last)
+
+
+ANTHROPIC: Any = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "temperature": 0}
+RESPONSES: Any = {"input": "hi", "max_output_tokens": 8, "temperature": 0}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "last_event"),
+    [
+        ("/v1/messages", ANTHROPIC, "message_delta"),
+        ("/v1/responses", RESPONSES, "response.(completed|incomplete)"),
+    ],
+)
+def test_timings_come_with_the_answers_of_other_apis_when_asked(
+    live_server: Live, path: str, body: dict[str, Any], last_event: str
+) -> None:
+    """In a stream with the event that tells the end, and with no other."""
+    url = live_server.url + path
+    plain, none = (httpx.post(url, json=body | more, timeout=30).json() for more in ({}, {"timings": False}))
+    assert "timings" not in plain | none
+    name = f"timed-{path[4:]}"
+    whole = httpx.post(url, json=body | {"timings": True, "request_id": name}, timeout=30).json()
+    timings = whole["timings"]
+    assert timings["predicted_n"] == whole["usage"]["output_tokens"]
+    assert timings["predicted_ms"] > 0
+    check({"id": "", **timings})
+    kept = get(live_server, name)
+    assert [p for p in timings["parts"] if p["name"] != "stream_out"] == [
+        p for p in kept["parts"] if p["name"] != "stream_out"
+    ]
+    text = httpx.post(url, json=body | {"timings": True, "stream": True}, timeout=30).text
+    (last,) = [chunk for chunk in text.split("\n\n") if '"timings"' in chunk]
+    assert re.match(f"event: {last_event}\n", last), last
+    told = json.loads(last.partition("data: ")[2])
+    check({"id": "", **told.get("response", told)["timings"]})
+    wrong = httpx.post(url, json=body | {"timings": "yes"}, timeout=30)
+    assert wrong.status_code == 400
+    assert "timings" in wrong.text
 
 
 def test_the_prefix_result_says_what_the_cache_had(live_server: Live) -> None:

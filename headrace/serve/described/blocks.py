@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from headrace.serve.described.choices import CachedTokens, TokenWithTop
 from headrace.serve.described.errors import Described
+from headrace.serve.described.timings import TimingFacts
 
 
 class MessageUsage(Described):
@@ -54,6 +55,7 @@ class MessageAnswer(Described):
     ]
     stop_sequence: str | None
     usage: MessageUsage
+    timings: TimingFacts | None = None
 
 
 class TokensCount(Described):
@@ -173,3 +175,4 @@ class ResponseAnswer(Described):
     top_p: float
     truncation: Literal["disabled"]
     user: str | None
+    timings: TimingFacts | None = None

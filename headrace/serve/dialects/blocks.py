@@ -11,6 +11,7 @@ from headrace.base.errors import HeadraceError
 from headrace.base.step import TokenLogprobs
 from headrace.engine.outputs import ChoiceDelta, RequestOutput, Usage
 from headrace.host.text.parts.events import CallArguments, CallBegin, CallEnd, Content, Part, Reasoning
+from headrace.serve.answering import timings_of
 from headrace.serve.collect import Numbered, first_output, merge
 from headrace.serve.faults import EngineFaultError, json_response, unexpected
 from headrace.serve.metrics import RequestClock
@@ -78,6 +79,8 @@ class Reply:
         self.seed = 0
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
+        self.timings: dict[str, Any] | None = None
+        """Where its time went, once it is over; None: not asked for, or not known."""
         self._open: Block | None = None
         self._held_tokens = 0
         """Tokens whose text is held back: they belong to the block that comes."""
@@ -193,6 +196,8 @@ class Speaking:
     headers: Mapping[str, str]
     names: Mapping[str, str]
     """What fields of the chat endpoint are called in this API, for errors."""
+    timings: bool = False
+    """Whether the answer tells where its time went."""
 
     async def respond(self, request: Request, source: AsyncIterator[RequestOutput]) -> Response:
         """The answer to one HTTP request.
@@ -216,7 +221,7 @@ class Speaking:
         try:
             async for _, output in outputs:
                 clock.see(0, output)
-                reply.feed(output)
+                self._feed(reply, output)
                 if output.error is not None:
                     raise output.error
         finally:
@@ -256,7 +261,12 @@ class Speaking:
 
     def _next(self, reply: Reply, output: RequestOutput, clock: RequestClock) -> list[bytes]:
         clock.see(0, output)
-        events = [data for change in reply.feed(output) for data in self.spelling.change(change)]
+        events = [data for change in self._feed(reply, output) for data in self.spelling.change(change)]
         if output.error is not None:
             raise output.error
         return events
+
+    def _feed(self, reply: Reply, output: RequestOutput) -> list[Change]:
+        if self.timings and output.finished and output.timings:
+            reply.timings = timings_of(self.served, output)
+        return reply.feed(output)

@@ -59,8 +59,8 @@ class MessageSpelling:
         except HeadraceError as err:
             return self.failed(reply, err)
         delta = {"stop_reason": reason, "stop_sequence": sequence}
-        usage = message_usage(reply.usage)
-        return [self._event("message_delta", delta=delta, usage=usage), self._event("message_stop")]
+        told = {"usage": message_usage(reply.usage), **_timings(reply)}
+        return [self._event("message_delta", delta=delta, **told), self._event("message_stop")]
 
     def failed(self, reply: Reply, error: HeadraceError) -> list[bytes]:
         """`error`, after which nothing comes."""
@@ -74,7 +74,8 @@ class MessageSpelling:
             CancelledRequestError: the answer was aborted.
         """
         reason, sequence = self._stop(reply)
-        return self._message([_block(b) for b in reply.blocks], reply.usage, reason, sequence)
+        body = self._message([_block(b) for b in reply.blocks], reply.usage, reason, sequence)
+        return body | _timings(reply)
 
     def _message(
         self, content: list[dict[str, Any]], usage: Usage, reason: str | None, sequence: str | None
@@ -102,6 +103,11 @@ class MessageSpelling:
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         return named_event(kind, {"type": kind, **fields})
+
+
+def _timings(reply: Reply) -> dict[str, Any]:
+    """Headrace's own field, where it was asked for."""
+    return {} if reply.timings is None else {"timings": reply.timings}
 
 
 def message_usage(usage: Usage) -> dict[str, int]:

@@ -114,6 +114,7 @@ class ResponseSpelling:
             "usage": response_usage(reply.usage, reply.reasoning_tokens) if is_over else None,
             **self.asked,
             **({"seed": reply.seed} if is_over else {}),
+            **({"timings": reply.timings} if reply.timings is not None else {}),
         }
 
     def _item(self, block: Block) -> dict[str, Any]:

@@ -34,6 +34,7 @@ async def create(request: Request) -> Response:
         stream=bool(body.stream),
         headers={"request-id": name},
         names=body.renamed,
+        timings=bool(body.timings),
     )
     return await speaking.respond(request, outputs)
 

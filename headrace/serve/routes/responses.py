@@ -31,7 +31,14 @@ async def create(request: Request) -> Response:
         outputs, params = await ask(state, chat, f"resp_{name}")
     asked = _asked(body, params) | {"model": state.model_name}
     spelling = ResponseSpelling(name=name, asked=asked, vocabulary=state.vocabulary)
-    speaking = Speaking(served=state, spelling=spelling, stream=bool(body.stream), headers={}, names=RENAMED)
+    speaking = Speaking(
+        served=state,
+        spelling=spelling,
+        stream=bool(body.stream),
+        headers={},
+        names=RENAMED,
+        timings=bool(body.timings),
+    )
     return await speaking.respond(request, outputs)
 
 

@@ -255,6 +255,7 @@ class MessagesBody(CountTokensBody):
     request_id: str | None = None
     cache_salt: str | None = None
     speculate: str | None = None
+    timings: bool | None = None
 
     def to_chat(self) -> dict[str, Any]:
         """The body of `/v1/chat/completions` that asks for the same.

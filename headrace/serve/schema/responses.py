@@ -182,6 +182,7 @@ class ResponsesBody(StrictBody):
     request_id: str | None = None
     cache_salt: str | None = None
     speculate: str | None = None
+    timings: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     def to_chat(self) -> dict[str, Any]:
