@@ -19,7 +19,8 @@ from headrace.base.clock import now_s
 from headrace.base.config import AccessConfig
 from headrace.base.errors import EngineDeadError, OverloadError
 from headrace.base.messages import Picture, RunningRow
-from headrace.engine.outputs import EngineStats
+from headrace.base.metrics.timeline import Part, PartName, Timeline
+from headrace.engine.outputs import EngineStats, RequestOutput, Usage
 from headrace.serve.pages.doctor import Doctor
 from headrace.serve.pages.feed import MAX_WATCHERS, MAX_WATCHERS_OF_KEY, Feed
 from tests.kit.engine import tiny_llama
@@ -134,7 +135,9 @@ def test_the_slowest_requests_are_told_by_their_ids_of_one_key() -> None:
         asking.join(30)
     assert mine["id"].endswith("-seen-1")
     assert (mine["prompt_tokens"], mine["output_tokens"]) == (20, 40)
-    assert mine["decode_s"] > 0
+    spent = {part["name"]: part["seconds"] for part in mine["parts"]}
+    assert spent.keys() >= {"prefill", "decode", "host", "stream_out"}
+    assert min(spent.values()) > 0
     assert {row["id"] for row in rows} <= {"cmpl-seen-2", "cmpl-seen-2-0"}
 
 
@@ -336,6 +339,52 @@ def test_verdict_roofline_and_speculation_in_a_browser(tmp_path: Path) -> None:
         page.size(390, 800, mobile=True)
         assert page.ask("document.documentElement.scrollWidth") <= 390
         assert page.errors == []
+
+
+@needs_browser
+def test_bars_of_the_slowest_show_every_part_in_a_browser(tmp_path: Path) -> None:
+    """Widths and colours of a timeline that has all parts, and of one half as long."""
+    seconds = {name: 1.0 + i for i, name in enumerate(PartName)}
+    with LiveServer(Shown(hello)) as server:
+        for name, scale in (("long", 1.0), ("short", 0.5)):
+            spent = tuple(Part(part, scale * s) for part, s in seconds.items())
+            line = Timeline(request_id=name, arrival_s=0.0, until_s=1.0, is_finished=True, parts=spent)
+            server.llm.timelines.keep("", line)
+            output = RequestOutput(
+                request_id=name,
+                prompt_ids=(1,),
+                choices=(),
+                finished=True,
+                usage=Usage(prompt_tokens=1, completion_tokens=2),
+                seed=0,
+                timings={"decode_s": scale},
+            )
+            server.state.metrics.recent.see(output, now_s())
+        with browser.opened(f"{server.url}/dashboard", tmp_path) as page:
+            page.size(1280, 900)
+            page.until("document.querySelectorAll('#slowest svg').length === 2")
+            page.ask("setTheme('light')")
+            bars = page.ask(
+                "[...document.querySelectorAll('#slowest svg')].map(svg => [svg.getAttribute('aria-label'),"
+                "[...svg.querySelectorAll('rect')].map(r => [r.getAttribute('class').slice(2),"
+                "Number(r.getAttribute('width')), getComputedStyle(r).fill, r.textContent])])"
+            )
+            told = page.ask("document.getElementById('slowest').textContent")
+            page.size(390, 800, mobile=True)
+            assert page.ask("document.documentElement.scrollWidth") <= 390
+            assert page.errors == []
+    total = sum(seconds.values())
+    for (label, rects), scale in zip(bars, (1.0, 0.5), strict=True):
+        assert [rect[0] for rect in rects] == [name.value for name in PartName]
+        widths = [100 * scale * s / total for s in seconds.values()]
+        assert [rect[1] for rect in rects] == pytest.approx(widths)
+        assert "others prefill" in label
+        assert f"others prefill {scale * seconds[PartName.OTHERS_PREFILL]:g} s" in [r[3] for r in rects]
+        colours = {rect[0]: rect[2] for rect in rects}
+        main = ("queue", "prefill", "decode", "draft", "others_prefill", "preempted", "host", "stream_out")
+        assert len({colours[name] for name in main}) == len(main)
+        assert "rgb(0, 0, 0)" not in colours.values()  # what a part without a colour would have
+    assert "long66" in told
 
 
 @needs_browser

@@ -1,14 +1,18 @@
 """What the dashboard is made of: pictures of the scheduler, percentiles, blocks, verdict, roofline."""
 
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headrace.base.messages import BlockState
+from headrace.base.metrics.timeline import Part, PartName, Timeline
+from headrace.base.terms import _CALLER, Tenant, Terms
 from headrace.engine.doctor.trace import Scrape, Trace
 from headrace.engine.outputs import EngineHealth, EngineStats, RequestOutput, Usage
+from headrace.engine.timelines.store import TimelineStore
 from headrace.host.kv.pool import BlockPool
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.serve.metrics import ServerMetrics
@@ -72,21 +76,44 @@ def test_percentiles_are_those_of_the_last_minute_and_the_slowest_of_all_kept():
     recent.see(ended("old", queue=9.0, prefill=1.0, decode=5.0, tokens=6), now_s=0.0)
     for i in range(1, 5):
         recent.see(ended(f"new{i}", queue=0.0, prefill=i / 10, decode=0.3, tokens=i), now_s=100.0)
-    told: Any = recent.tell(101.0, with_ids=True)
+    told: Any = recent.tell(101.0, TimelineStore(9), with_ids=True)
     assert told["requests"] == 4
     assert told["ttft_ms"] == pytest.approx({"p50": 250.0, "p90": 370.0, "p99": 397.0})
     # one token has no time between tokens: 0.3 s over 1, 2 and 3 gaps are left
     assert told["tpot_ms"]["p50"] == 150.0
     assert [s["id"] for s in told["slowest"]] == ["old", "new4", "new3", "new2", "new1"]
     assert told["slowest"][0]["age_s"] == 101.0
-    assert {s["id"] for s in recent.tell(101.0, with_ids=False)["slowest"]} == {""}
+    assert {s["id"] for s in recent.tell(101.0, TimelineStore(9), with_ids=False)["slowest"]} == {""}
+
+
+def test_the_slowest_are_told_with_the_parts_of_their_own_timelines():
+    recent, store = Recent(), TimelineStore(9)
+    spent = (
+        Part(PartName.QUEUE, 1.0, "slots"),
+        Part(PartName.QUEUE, 0.5, "blocks"),
+        Part(PartName.OTHERS_PREFILL, 2.0, "somebody's"),
+        Part(PartName.STREAM_OUT, 0.25),
+    )
+    for tenant in ("mine", "theirs"):
+        line = Timeline(request_id="r", arrival_s=0.0, until_s=3.75, is_finished=True, parts=spent)
+        store.keep(tenant, line if tenant == "mine" else replace(line, parts=()))
+    for name, tenant in (("r", "mine"), ("forgotten", "mine")):
+        token = _CALLER.set(Terms(tenant=Tenant(name=tenant)))
+        recent.see(ended(name, queue=1.0, prefill=0.0, decode=2.0 - (name != "r"), tokens=2), now_s=0.0)
+        _CALLER.reset(token)
+    told: Any = recent.tell(1.0, store, with_ids=False)["slowest"]
+    assert [[tuple(part.values()) for part in one["parts"]] for one in told] == [
+        [("queue", 1.5), ("others_prefill", 2.0), ("stream_out", 0.25)],
+        [("queue", 1.0), ("decode", 1.0)],
+    ]
+    assert "somebody" not in str(told)
 
 
 def test_what_is_kept_is_bounded():
     recent = Recent()
     for i in range(KEPT + 50):
         recent.see(ended(str(i), queue=0.0, prefill=1.0, decode=float(i), tokens=2), now_s=float(i))
-    told = recent.tell(KEPT + 50.0, with_ids=True)
+    told = recent.tell(KEPT + 50.0, TimelineStore(9), with_ids=True)
     assert [s["id"] for s in told["slowest"]] == [str(KEPT + 49 - i) for i in range(NUM_SLOWEST)]
     assert len(recent._ended) == KEPT
 

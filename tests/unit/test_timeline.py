@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+from rich.color import Color
 
 from headrace.base.ids import AdapterId, SlotId
 from headrace.base.metrics.timeline import Part, PartName, PrefixResult, Timeline
@@ -627,3 +628,20 @@ def test_the_command_draws_parts_that_can_be_told_apart_without_colours(capsys) 
         ["D", "decode", "1.60", "s"],
     ]
     assert sentence == "It took 2.00 s."
+
+
+@pytest.mark.parametrize("name", list(LOOKS))
+def test_the_commands_bar_has_each_parts_colour_on_a_terminal(capsys, monkeypatch, name: str) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    show({"parts": [{"name": name, "reason": "", "seconds": 1.0}], "sentence": "It took 1.00 s."})
+    bar, row, sentence = capsys.readouterr().out.splitlines()
+    colour, letter = LOOKS[name]
+    number = Color.parse(colour).number
+    assert number is not None
+    base = 30 + number if number < 8 else 82 + number
+    assert bar == f"\x1b[30;{base + 10}m{letter * 100}\x1b[0m"
+    assert f"\x1b[{base}m{letter} {name}\x1b[0m" in row
+    assert sentence == "It took 1.00 s."

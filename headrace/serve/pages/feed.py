@@ -97,7 +97,7 @@ class Feed:
             "is_draining": state.draining,
             "reason": health.reason,
             "restarts": state.llm.num_restarts,
-            "recent": state.metrics.recent.tell(now_s(), with_ids=self._with_ids),
+            "recent": state.metrics.recent.tell(now_s(), state.llm.timelines, with_ids=self._with_ids),
             **_engine(stats, picture, with_ids=self._with_ids),
             **self._judged(stats),
         }

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.base.metrics import percentile
+from headrace.base.metrics.timeline import PartName
+from headrace.base.terms import caller_terms
 from headrace.engine.outputs import RequestOutput
+from headrace.engine.timelines.store import TimelineStore
 
 KEPT = 512
 WINDOW_S = 60.0
@@ -21,6 +24,7 @@ class Ended:
     at_s: float
     """Monotonic."""
     request_id: str
+    tenant: str
     queue_s: float
     prefill_s: float
     decode_s: float
@@ -50,12 +54,13 @@ class Recent:
         self._ended: deque[Ended] = deque(maxlen=KEPT)
 
     def see(self, output: RequestOutput, now_s: float) -> None:
-        """Note a last output."""
+        """Note a last output, in the task of its request."""
         found = output.timings or {}
         self._ended.append(
             Ended(
                 at_s=now_s,
                 request_id=output.request_id,
+                tenant=caller_terms().tenant.name,
                 queue_s=found.get("queue_s", 0.0),
                 prefill_s=found.get("prefill_s", 0.0),
                 decode_s=found.get("decode_s", 0.0),
@@ -64,8 +69,11 @@ class Recent:
             )
         )
 
-    def tell(self, now_s: float, *, with_ids: bool) -> dict[str, Any]:
-        """Percentiles of the last minute in milliseconds, and the slowest of all that are kept."""
+    def tell(self, now_s: float, timelines: TimelineStore, *, with_ids: bool) -> dict[str, Any]:
+        """Percentiles of the last minute in milliseconds, and the slowest of all that are kept.
+
+        Those come with the parts of their timelines, without reasons, which may name other requests.
+        """
         fresh = [e for e in self._ended if now_s - e.at_s <= WINDOW_S]
         slowest = sorted(self._ended, key=lambda e: e.e2e_s, reverse=True)[:NUM_SLOWEST]
         return {
@@ -78,15 +86,23 @@ class Recent:
                 {
                     "id": e.request_id if with_ids else "",
                     "age_s": now_s - e.at_s,
-                    "queue_s": e.queue_s,
-                    "prefill_s": e.prefill_s,
-                    "decode_s": e.decode_s,
+                    "parts": _parts(e, timelines),
                     "prompt_tokens": e.prompt_tokens,
                     "output_tokens": e.output_tokens,
                 }
                 for e in slowest
             ],
         }
+
+
+def _parts(ended: Ended, timelines: TimelineStore) -> list[dict[str, Any]]:
+    """Its time by the name of the part, in their order; by three phases where no timeline is remembered."""
+    found = timelines.find(ended.tenant, ended.request_id)
+    seconds = {PartName.QUEUE: ended.queue_s, PartName.PREFILL: ended.prefill_s}
+    seconds[PartName.DECODE] = ended.decode_s
+    if found is not None:
+        seconds = {name: found.seconds_of(name) for name in PartName}
+    return [{"name": name.value, "seconds": spent} for name, spent in seconds.items() if spent > 0.0]
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
