@@ -73,12 +73,13 @@ def ask(client: httpx.Client, number: int) -> Asked:
 
 def told(client: httpx.Client, name: str) -> dict[str, Any]:
     """The timeline of a request that is over; one whose client left ends soon after."""
+    answer = None
     for _ in range(200):
         answer = client.get(f"/v1/requests/{name}/timeline")
         if answer.status_code == 200 and answer.json()["finished"]:
             return answer.json()
         time.sleep(0.05)
-    pytest.fail(f"{name} has no timeline: {answer.text}")
+    pytest.fail(f"{name} has no timeline: {answer and answer.text}")
 
 
 def test_the_parts_of_a_thousand_live_mixed_requests_add_up() -> None:
