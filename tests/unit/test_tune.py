@@ -248,6 +248,15 @@ def test_ways_of_speculating_that_are_named_are_tried_and_found():
         knobs(with_lossy=False, drafters=("magic",))
 
 
+def test_a_thread_fewer_is_tried_where_there_are_several():
+    assert "device.threads" not in [knob.setting for knob in knobs(with_lossy=False)]
+    turned = knobs(with_lossy=False, only=("device.threads",), num_threads=8)
+    assert [(knob.setting, knob.values) for knob in turned] == [("device.threads", (7,))]
+    found = search(Machine(lambda p: 1.2 if p.get("device.threads") == 7 else 1.0, noise=0.02), turned)
+    assert found.best == {"device.threads": 7}
+    assert flags_of(found.best) == ("--threads", "7")
+
+
 def test_a_search_from_settings_that_lack_something_turns_it_on(tmp_path: Path):
     start, rest = split_flags(["--no-enable-prefix-caching", "--threads=1", "--max-num-seqs", "16"])
     assert (start, rest) == ({"kv.prefix_cache": False, "schedule.max_num_seqs": 16}, ("--threads=1",))

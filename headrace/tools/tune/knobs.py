@@ -41,6 +41,8 @@ KNOBS = (
     Knob("kv.prefix_cache", (False,), "keys of blocks, where no prompt repeats another's beginning"),
     Knob("kv.dtype", ("int8", "f16"), "reading of keys and values, or their capacity", is_lossy=True),
 )
+THREADS = Knob("device.threads", (), "cores that engine, HTTP process and clients take from each other")
+"""Its values are the machine's."""
 
 
 def knobs(
@@ -49,12 +51,14 @@ def knobs(
     only: tuple[str, ...] = (),
     start: Point = DEFAULT,
     drafters: tuple[str, ...] = (),
+    num_threads: int = 1,
 ) -> tuple[Knob, ...]:
     """The knobs that this version has and that may be turned, those that the start sets first.
 
     Such a knob's values are the others, its default among them: what was switched off may be what lacks.
 
     `drafters` are more ways of speculating to try, which need a name: `draft=MODEL`, `early-exit=N`...
+    `num_threads` are the engine's by default; one fewer is tried, which leaves a core to HTTP and clients.
 
     Raises:
         RequestError: `only` names another setting. ConfigError: there is no such way of speculating.
@@ -63,6 +67,8 @@ def knobs(
         offered(drafter)
     known = {f"{s.section}.{s.name}": s.default for s in all_settings()}
     found = tuple(k for k in KNOBS if k.setting in known and (with_lossy or not k.is_lossy))
+    if num_threads > 1:
+        found += (replace(THREADS, values=(num_threads - 1,)),)
     names = [knob.setting for knob in found]
     unknown = [name for name in only if name not in names]
     if unknown:
