@@ -116,4 +116,6 @@ def test_200_greedy_tokens_with_cached_prefixes_and_preemption(scheme, method):
         assert len(lives[request.request_id].tokens) == 200
         assert lives[request.request_id].answer == subject.solo(request, "f16").answer
     counts = core.stats().counters
-    assert 0 < counts["drafts_accepted"] < counts["drafts_checked"]
+    if depth:  # chosen depths follow the clock: there may be few drafts, all right
+        assert 0 < counts["drafts_accepted"] < counts["drafts_checked"]
+    assert counts["drafts_accepted"] <= counts["drafts_checked"]

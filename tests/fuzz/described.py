@@ -17,7 +17,7 @@ from schemathesis.generation import GenerationMode
 from headrace.serve.app import ROUTE_FILES
 from headrace.serve.endpoint import Endpoint
 from headrace.serve.openapi import describe
-from tests.fuzz.bodies import Tally, Target, judge
+from tests.fuzz.bodies import Tally, Target, judge, keep_quiet
 
 ROUTES = [
     route
@@ -87,6 +87,7 @@ def _content(body: Any) -> bytes:
 
 def main() -> int:
     """Run for a time; 1 when something was found."""
+    keep_quiet()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)

@@ -31,11 +31,21 @@ def test_a_live_server_is_measured(live_server: Live, tmp_path: Path) -> None:
     assert page.read_text().count("<svg") >= 5
 
 
+def _with_interrupts() -> None:
+    """Where the tests run in the background INT is ignored, and so it would be in their children."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_a_load_that_is_interrupted_tells_what_there_was(live_server: Live, tmp_path: Path) -> None:
     told = tmp_path / "load.json"
     ask = ("--num-requests", "4000", "--input-tokens", "8", "--output-tokens", "4", "--warmup", "0")
     command = [sys.executable, "-m", "headrace.cli.main", "bench", "serve", "--url", live_server.url, *ask]
-    process = subprocess.Popen([*command, "--json", str(told)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command, "--json", str(told)],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=_with_interrupts,  # noqa: PLW1509 - nothing but this runs in it
+    )
     threading.Event().wait(4.0)
     process.send_signal(signal.SIGINT)
     text, _ = process.communicate(timeout=30)

@@ -81,6 +81,9 @@ def test_each_row_has_a_test_that_names_it(row: str) -> None:
     assert any(plain(row) in name for name in named_tests(ROOT / ROWS[row]))
 
 
+TORCH_LOADS = ("torch.load", "torch.save", "torch.hub", "torch.jit", "torch.package", "torch.serialization")
+
+
 def test_cve_2025_62164_nothing_loads_objects_or_code() -> None:
     """Rows 1 to 3: no pickle, no torch archive, no code from a model's folder, on any path."""
     modules = {
@@ -108,6 +111,8 @@ def test_cve_2025_62164_nothing_loads_objects_or_code() -> None:
     for path in SOURCES:
         used = names_used(path)
         wrong = {name for name in used if name.split(".")[0] in modules or name in calls}
+        if "distill" in path.parts:  # trains with torch, and reads and writes safetensors
+            wrong = {name for name in wrong if name.split(".")[0] != "torch" or name.startswith(TORCH_LOADS)}
         assert not wrong, f"{path}: {wrong}"
     assert len(SOURCES) > 100
 

@@ -71,23 +71,30 @@ class Waits(Collector):
 
     def around(self, app: ASGIApp) -> ASGIApp:
         """The application, its requests summed up."""
+        return _Timed(app, self)
 
-        async def timed(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http" or scope["method"] != "POST":
-                await app(scope, receive, send)
-                return
-            is_whole = False
 
-            async def heard() -> Message:
-                nonlocal is_whole
-                if is_whole:  # whoever listens now listens for the client's leaving
-                    return await receive()
-                with self.bodies.one():
-                    message = await receive()
-                is_whole = not message.get("more_body", False)
-                return message
+class _Timed:
+    """An application whose requests are summed up."""
 
-            with self.requests.one():
-                await app(scope, heard, send)
+    def __init__(self, app: ASGIApp, waits: Waits) -> None:
+        self._app = app
+        self._waits = waits
 
-        return timed
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        is_whole = False
+
+        async def heard() -> Message:
+            nonlocal is_whole
+            if is_whole:  # whoever listens now listens for the client's leaving
+                return await receive()
+            with self._waits.bodies.one():
+                message = await receive()
+            is_whole = not message.get("more_body", False)
+            return message
+
+        with self._waits.requests.one():
+            await self._app(scope, heard, send)
