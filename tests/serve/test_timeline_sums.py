@@ -84,7 +84,7 @@ def told(client: httpx.Client, name: str) -> dict[str, Any]:
 
 def test_the_parts_of_a_thousand_live_mixed_requests_add_up() -> None:
     """Choices, beams, drafts, streams, clients that leave, embeddings; few blocks, several clients."""
-    flags = (*SMALL_POOL, "16", "--speculate", "ngram", "--timelines", str(2 * NUM))
+    flags = (*SMALL_POOL, "16", "--speculate", "ngram,depth=2", "--timelines", str(2 * NUM))
     with serving(tiny_llama(), *flags) as live:
         clients = [httpx.Client(base_url=live.url, timeout=60) for _ in range(CLIENTS)]
 
@@ -104,7 +104,8 @@ def test_the_parts_of_a_thousand_live_mixed_requests_add_up() -> None:
         assert body["e2e_s"] > 0
         assert not asked.is_whole or body["e2e_s"] <= (1 + SUM_SHARE) * asked.seconds + SLOW_S, (asked, body)
         seen.update({p["name"] for p in parts} | {f"{p['name']}:{p['reason']}" for p in parts})
-    assert seen.keys() >= {name.value for name in PartName} - {"tokenize"}, seen  # prompts are token ids
+    # Prompts are token ids, and whether somebody is preempted depends on moments (planted in tests/engine).
+    assert seen.keys() >= {name.value for name in PartName} - {"tokenize", "preempted"}, seen
     assert seen.keys() >= {f"queue:{reason}" for reason in ("slots", "blocks", "token_budget", "leader")}
     # What the clients measured is mostly told: a server that forgot to book a phase would fall short.
     whole = [(asked.seconds, body["e2e_s"]) for asked, body in found if asked.is_whole]
