@@ -323,3 +323,11 @@ class Request:
     """Monotonic time of arrival, for timelines and queue limits."""
     terms: Terms = field(default_factory=Terms)
     """Whom it counts for and until when it is wanted; all choices of one API request have the same."""
+
+    @property
+    def is_draftable(self) -> bool:
+        """Whether drafts may be made for it: an answer that follows no grammar.
+
+        Masks along drafts need copies of the matcher, which share its limits: drafts could end answers.
+        """
+        return self.task is None and self.sampling.structured is None

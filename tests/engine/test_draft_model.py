@@ -47,7 +47,7 @@ def request(name: str = "r", num_prompt: int = 13, **sampling) -> Request:
 
 
 def drafter_of(core):
-    (drafter,) = core.runner._parts.drafting._proposers.values()
+    (drafter,) = core.runner._parts.drafting._order_by_method["auto"]
     return drafter
 
 

@@ -185,8 +185,8 @@ def test_a_drafter_that_always_raises_is_switched_off(tmp_path, caplog, kind, me
 
 def test_drafts_of_others_go_on_when_one_proposer_is_switched_off():
     core = target().core(speculate="auto,depth=3")
-    proposers = core.runner._parts.drafting._proposers
-    fail(proposers["suffix"], "propose", range(1000))
+    (suffix,) = core.runner._parts.drafting._order_by_method["suffix"]
+    fail(suffix, "propose", range(1000))
     text = (*range(30, 60), 30, 31, 32)
     asked = Request(request_id="r", prompt_ids=text, sampling=SamplingParams(temperature=0.0, seed=0))
     lives = Drive(core, draft_faults=MAX_FAULTS).run([asked])

@@ -37,7 +37,6 @@ class Drafting:
                 raise ValueError(
                     f"proposer {name!r} needs hidden states and cannot be told of them (`Watcher`)"
                 )
-        self._proposers = proposers
         self._offered = offered
         self.planes = tuple(planes)
         self._order_by_method: dict[str, tuple[Proposer, ...]] = {OFF: ()}
@@ -89,7 +88,7 @@ class Drafting:
             self._faults.attempt(proposer, (), partial(proposer.begin, slot))
 
     def _asked_order(self, request: Request) -> tuple[Proposer, ...]:
-        if request.task is not None or request.sampling.structured is not None:
+        if not request.is_draftable:
             return ()
         asked = request.sampling.speculate
         method = (self._offered if asked is None else Speculation.parse(asked)).method

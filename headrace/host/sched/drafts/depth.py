@@ -267,8 +267,7 @@ class Depth:
 
 
 def _wish_of(request: Request, offered: Speculation) -> Speculation:
-    # Masks along drafts need copies of the matcher, which share its limits: drafts could end answers.
-    if request.task is not None or request.sampling.structured is not None:
+    if not request.is_draftable:
         return NO_SPECULATION
     asked = request.sampling.speculate
     return offered if asked is None else Speculation.parse(asked).within(offered)
