@@ -22,7 +22,15 @@ from headrace.base.clock import now_s
 from headrace.compute.ops.api import F32, I32
 from headrace.tools.distill.folder import bfloat16
 from headrace.tools.distill.states import Known
-from headrace.tools.distill.training import DECAY, ProgressFn, Training, cosine, finite_loss, tensor
+from headrace.tools.distill.training import (
+    DECAY,
+    ProgressFn,
+    Training,
+    acceptance_by_depth,
+    cosine,
+    finite_loss,
+    tensor,
+)
 
 HEAD_SIZE = 64
 TEXTS = 4
@@ -146,19 +154,11 @@ class EagleTrainer:
 
     def acceptance(self, texts: Sequence[Known]) -> list[float]:
         """For each depth, the share of places of greedy texts where all drafts up to it are right."""
-        depth = self._training.heads
-        hits, total = np.zeros(depth), 0
-        with torch.no_grad():
-            for text in texts:
-                first, last = max(0, text.num_prompt - 2), len(text.ids) - 1 - depth
-                if last <= first:
-                    continue
-                said = [self._tokens[logits.argmax(-1).numpy()] for logits in self._passes(text)]
-                places = np.arange(first, last)
-                right = np.stack([said[s][places + s] == text.ids[places + s + 2] for s in range(depth)])
-                hits += np.logical_and.accumulate(right, axis=0).sum(axis=1)
-                total += len(places)
-        return (hits / max(total, 1)).tolist()
+        return acceptance_by_depth(texts, self._training.heads, self._guesses)
+
+    def _guesses(self, text: Known, first: int, last: int) -> NDArray[Any]:
+        best = [logits.argmax(-1).numpy() for logits in self._passes(text)]
+        return np.stack([self._tokens[best[s][first + s : last + s]] for s in range(len(best))])
 
     def config(self, width: int, vocab_size: int) -> dict[str, Any]:
         """`config.json`."""

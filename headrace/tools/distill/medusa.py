@@ -17,7 +17,15 @@ from headrace.base.clock import now_s
 from headrace.compute.ops.api import F32, I32
 from headrace.tools.distill.folder import bfloat16
 from headrace.tools.distill.states import Known
-from headrace.tools.distill.training import DECAY, ProgressFn, Training, cosine, finite_loss, tensor
+from headrace.tools.distill.training import (
+    DECAY,
+    ProgressFn,
+    Training,
+    acceptance_by_depth,
+    cosine,
+    finite_loss,
+    tensor,
+)
 
 BATCH = 256
 """States of a step."""
@@ -83,20 +91,10 @@ class MedusaTrainer:
 
     def acceptance(self, texts: Sequence[Known]) -> list[float]:
         """For each depth, the share of places of greedy texts where all heads up to it are right."""
-        hits = np.zeros(self._training.heads)
-        count = 0
-        with torch.no_grad():
-            for text in texts:
-                first, last = max(0, text.num_prompt - 2), len(text.ids) - 1 - self._training.heads
-                if last <= first:
-                    continue
-                best = self._logits(tensor(text.states[0][first:last]).float()).argmax(-1).numpy()
-                said = self._tokens[best]
-                places = np.arange(first, last)
-                right = np.stack([said[k] == text.ids[places + 2 + k] for k in range(len(said))])
-                hits += np.logical_and.accumulate(right, axis=0).sum(axis=1)
-                count += len(places)
-        return (hits / max(count, 1)).tolist()
+        return acceptance_by_depth(texts, self._training.heads, self._guesses)
+
+    def _guesses(self, text: Known, first: int, last: int) -> NDArray[Any]:
+        return self._tokens[self._logits(tensor(text.states[0][first:last]).float()).argmax(-1).numpy()]
 
     def config(self, width: int, vocab_size: int) -> dict[str, Any]:
         """`config.json`, in the words that vLLM reads."""
