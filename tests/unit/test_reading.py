@@ -12,7 +12,7 @@ from headrace.base.request import Request, SamplingParams
 from headrace.base.step import RowResult, StepPlan, StepResult
 from headrace.base.tasks import Speculation
 from headrace.host.kv.ledger import KVLedger
-from headrace.host.sched.drafts.depth import Depth
+from headrace.host.sched.drafts.depth import MAX_HELD, Depth
 from headrace.host.sched.drafts.reading import Reading
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.policy.continuous import POLICY
@@ -176,6 +176,22 @@ def test_checking_ends_though_somebody_always_reads(monkeypatch):
     machine = crowd(0.95, 0.0, 600, 2500)
     assert sum(machine.depths[400:600]) > 200
     assert sum(machine.depths[-1000:]) < 150
+
+
+def test_what_was_chosen_holds_for_a_bounded_number_of_choices(monkeypatch):
+    drafts, weighed = Depth(Speculation.parse("draft=x"), 32), list[int]()
+
+    def best(*_: object) -> int:
+        weighed.append(drafts._num_held)
+        return 0
+
+    monkeypatch.setattr(drafts, "_best", best)
+    drafts._reading.is_on = drafts._is_checking = True
+    counts: list[int] = []
+    for _ in range(2 * MAX_HELD + 2):
+        drafts._choose_best([], 1, 8)
+        counts.append(len(weighed))
+    assert counts == [*[0] * MAX_HELD, *[1] * (MAX_HELD + 1), 2]
 
 
 @pytest.mark.parametrize(
