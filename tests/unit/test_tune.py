@@ -12,11 +12,12 @@ import pytest
 from headrace.base.errors import ConfigError, EngineDeadError, RequestError
 from headrace.cli.main import main
 from headrace.cli.settings import gather
+from headrace.compute.device.kinds.cpu import detect
 from headrace.tools.bench.bootstrap import T_975
 from headrace.tools.bench.run import Plan
 from headrace.tools.tune import live, report
 from headrace.tools.tune.duel import Rules, Verdict, gain, judge, student
-from headrace.tools.tune.knobs import DEFAULT, KNOBS, Knob, Point, flags_of, knobs, split_flags
+from headrace.tools.tune.knobs import DEFAULT, KNOBS, Knob, Point, flags_of, free_threads, knobs, split_flags
 from headrace.tools.tune.search import Pair, Search
 
 NOISE = 0.2
@@ -255,6 +256,8 @@ def test_a_thread_fewer_is_tried_where_there_are_several():
     found = search(Machine(lambda p: 1.2 if p.get("device.threads") == 7 else 1.0, noise=0.02), turned)
     assert found.best == {"device.threads": 7}
     assert flags_of(found.best) == ("--threads", "7")
+    assert free_threads(["--threads=3"]) == free_threads(["--x", "--threads", "3"]) == 1
+    assert free_threads(["--threads-x=3"]) == detect().threads
 
 
 def test_a_search_from_settings_that_lack_something_turns_it_on(tmp_path: Path):

@@ -63,11 +63,10 @@ def command(  # noqa: PLR0913 - one parameter per flag
     With --flag=--no-enable-prefix-caching or the like the search begins there instead of at the defaults.
     """
     from headrace.base.errors import RequestError
-    from headrace.compute.device.kinds.cpu import detect
     from headrace.tools.bench.run import described
     from headrace.tools.tune import report
     from headrace.tools.tune.duel import Rules
-    from headrace.tools.tune.knobs import knobs, split_flags
+    from headrace.tools.tune.knobs import free_threads, knobs, split_flags
     from headrace.tools.tune.live import LivePairs
     from headrace.tools.tune.search import Bound, Search
 
@@ -78,13 +77,12 @@ def command(  # noqa: PLR0913 - one parameter per flag
     check_folders(write, json_file)
     rules = Rules(most_pairs=most_pairs)
     start, rest = split_flags(flag or ())
-    has_threads = any(word.partition("=")[0] == "--threads" for word in rest)
     turned = knobs(
         with_lossy=allow_lossy,
         only=tuple(only or ()),
         start=start,
         drafters=tuple(speculate or ()),
-        num_threads=1 if has_threads else detect().threads,
+        num_threads=free_threads(rest),
     )
     asked = asked_of(given, ignore_eos=True)
     with watching() as (begin, _), LivePairs(model, asked.plan, rest, start) as pairs:

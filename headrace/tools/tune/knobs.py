@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from headrace.base.config import SettingInfo, all_settings
 from headrace.base.errors import RequestError
+from headrace.compute.device.kinds.cpu import detect
 from headrace.engine.drafts.wish import offered
 
 Value = bool | int | float | str
@@ -79,6 +80,12 @@ def knobs(
     )
     set_first = sorted(found, key=lambda knob: knob.setting not in start)
     return tuple(_against(knob, start, known[knob.setting]) for knob in set_first)
+
+
+def free_threads(flags: Sequence[str]) -> int:
+    """The engine's threads by default; 1 where the flags of `headrace serve` say how many."""
+    is_given = any(word.partition("=")[0] == "--threads" for word in flags)
+    return 1 if is_given else detect().threads
 
 
 def _against(knob: Knob, start: Point, default: Value | None) -> Knob:
