@@ -19,7 +19,7 @@ SUM_SHARE = 0.02
 """Of the end-to-end time: how far the parts may be from it."""
 SLOW_S = 0.5
 """The server books the end of sending when it gets to it: seconds on a machine with other work to do."""
-SMALL_POOL = ("--max-num-seqs", "6", "--block-size", "4", "--num-kv-blocks", "40", "--max-num-batched-tokens")
+SMALL_POOL = ("--max-num-seqs", "6", "--block-size", "4", "--num-kv-blocks", "32", "--max-num-batched-tokens")
 
 
 @dataclass
@@ -47,7 +47,7 @@ def body_of(rng: Random, kind: str) -> dict[str, Any]:
         "later": {"priority": 5},
     }.get(kind, {})
     streamed = {"stream": True} if kind in {"stream", "gone"} else {}
-    tokens = 60 if kind == "gone" else rng.randint(1, 12)
+    tokens = 60 if kind in {"gone", "later"} else rng.randint(1, 12)
     return {"prompt": prompt, "max_tokens": tokens, "ignore_eos": kind != "beams"} | more | streamed
 
 
@@ -104,8 +104,7 @@ def test_the_parts_of_a_thousand_live_mixed_requests_add_up() -> None:
         assert body["e2e_s"] > 0
         assert not asked.is_whole or body["e2e_s"] <= (1 + SUM_SHARE) * asked.seconds + SLOW_S, (asked, body)
         seen.update({p["name"] for p in parts} | {f"{p['name']}:{p['reason']}" for p in parts})
-    # Prompts are token ids, and whether somebody is preempted depends on moments (planted in tests/engine).
-    assert seen.keys() >= {name.value for name in PartName} - {"tokenize", "preempted"}, seen
+    assert seen.keys() >= {name.value for name in PartName} - {"tokenize"}, seen  # prompts are token ids
     assert seen.keys() >= {f"queue:{reason}" for reason in ("slots", "blocks", "token_budget", "leader")}
     # What the clients measured is mostly told: a server that forgot to book a phase would fall short.
     whole = [(asked.seconds, body["e2e_s"]) for asked, body in found if asked.is_whole]
