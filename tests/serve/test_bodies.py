@@ -1,5 +1,6 @@
 """Bodies: hostile ones never cost a 500, and nothing that is asked for is silently ignored."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -11,6 +12,7 @@ import httpx
 import pytest
 
 from headrace.base.request import SamplingParams
+from headrace.serve import limits
 from headrace.serve.schema.chat import ChatBody
 from headrace.serve.schema.completion import CompletionBody
 from headrace.serve.schema.sampling import SamplingBody
@@ -338,29 +340,48 @@ def test_what_is_refused_costs_little(name: str) -> None:
     assert slowest < 0.5
 
 
-def test_health_answers_while_large_bodies_are_parsed() -> None:
+def test_health_answers_while_large_bodies_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, is_on_loop = limits.parse_object, list[bool]()
+
+    def noted(body: bytes) -> dict[str, Any]:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            is_on_loop.append(False)
+        else:
+            is_on_loop.append(True)
+        return parse(body)
+
+    monkeypatch.setattr(limits, "parse_object", noted)
     with LiveServer(FakeLLM(hello), max_body_bytes=32 << 20) as live:
         bodies = [
             json.dumps({"prompt": "word " * 4_000_000}).encode(),
             b'{"prompt": [' + b"[]," * 5_000_000 + b"[]]}",
             b'{"prompt": [' + b"1," * 900_000 + b"1]}",
         ]
-        answers: list[int] = []
 
-        def send() -> None:
-            answers.extend(post(live, "/v1/completions", body).status_code for body in bodies)
+        def slowest_s() -> float:
+            answers: list[int] = []
 
-        sender = threading.Thread(target=send)
-        sender.start()
-        slowest = 0.0
-        with httpx.Client(base_url=live.url) as client:
-            client.get("/health")
-            while sender.is_alive():
-                start = time.monotonic()
-                assert client.get("/health").status_code == 200
-                slowest = max(slowest, time.monotonic() - start)
-        assert answers == [400, 400, 400]
-        assert slowest < 0.2
+            def send() -> None:
+                answers.extend(post(live, "/v1/completions", body).status_code for body in bodies)
+
+            sender = threading.Thread(target=send)
+            sender.start()
+            slowest = 0.0
+            with httpx.Client(base_url=live.url) as client:
+                client.get("/health")
+                while sender.is_alive():
+                    start = time.monotonic()
+                    assert client.get("/health").status_code == 200
+                    slowest = max(slowest, time.monotonic() - start)
+            assert answers == [400, 400, 400]
+            return slowest
+
+        # A loop that is held up is so every time; by other work on the machine it is not.
+        assert any(slowest_s() < 0.2 for _ in range(4))
+        assert len(is_on_loop) >= 3
+        assert not any(is_on_loop)
 
 
 def test_a_huge_header_is_refused(live: LiveServer) -> None:
