@@ -1,5 +1,6 @@
 """Timelines of requests that ended: bounded, by tenant, extended by what the client process adds."""
 
+import tracemalloc
 from dataclasses import replace
 
 import httpx
@@ -10,7 +11,7 @@ from headrace.base.ids import engine_id
 from headrace.base.metrics.timeline import Differing, OthersPrefill, Part, PartName, PrefixResult, Timeline
 from headrace.cli.commands.explain import LOOKS, fetch, show, widths
 from headrace.engine.outputs import Usage
-from headrace.engine.timelines.store import ANOTHERS, TimelineStore, begun, extended, spelled
+from headrace.engine.timelines.store import ANOTHERS, TimelineStore, begun, extended, own_view, spelled
 from headrace.host.timeline.explain import explain
 from headrace.serve.schema.timings import timeline_body, timings_body
 
@@ -52,6 +53,41 @@ def test_the_store_is_bounded_and_forgets_the_first_that_ended() -> None:
     off = TimelineStore(0)
     off.keep("", line("a"))
     assert off.find("", "a") is None
+
+
+def full(i: int) -> Timeline:
+    """One with every part, eight others and two prompts that differ, nothing shared with another."""
+    ids = tuple(range(1000 + i, 1008 + i))
+    differs = Differing(at=i, before=ids, own=ids[1:], cached=ids[2:], texts=(f"{i} a", f"{i} b", f"{i} c"))
+    prefix = PrefixResult(outcome="partial", prompt_tokens=900 + i, cached_tokens=i, differs=differs)
+    parts = tuple(
+        Part(name, 0.25 + i, f"because of {i}" if k % 3 == 0 else "") for k, name in enumerate(PartName)
+    )
+    others = tuple(OthersPrefill(f"chatcmpl-{i}-{k}", "t", 0.5 + i + k) for k in range(8))
+    return line(f"chatcmpl-{i}", parts=parts, prefix=prefix, others=others, output_tokens=i, drafts=(i, 1))
+
+
+def test_what_is_found_is_what_was_kept() -> None:
+    store = TimelineStore(9)
+    store.keep("u", full(3))
+    want = own_view(full(3), "u")
+    assert store.find("u", "chatcmpl-3") == want
+    store.sent("u", "chatcmpl-3", want.until_s + 1.5)
+    assert store.find("u", "chatcmpl-3") == extended(want, want.until_s + 1.5)
+
+
+def test_a_timeline_that_is_kept_takes_about_two_kilobytes() -> None:
+    """As `--timelines` says; as objects they took five, and the server grew by that for its first minutes."""
+    store = TimelineStore(400)
+    store.keep("t", full(0))
+    tracemalloc.start()
+    try:
+        for i in range(1, 400):
+            store.keep("t", full(i))
+        held = tracemalloc.get_traced_memory()[0] / 399
+    finally:
+        tracemalloc.stop()
+    assert 500 < held < 2600
 
 
 def test_a_tenant_finds_its_own_by_answer_id_or_by_name() -> None:
