@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.peers import llama_cpp
-from benchmarks.speculation.prompts import CODE, COPYING, prompt
+from benchmarks.speculation.prompts import CHAT, CODE, COPYING, prompt
 from benchmarks.speculation.table import Run, different, markdown, medians
 from benchmarks.speculation.ways import Way, add_our_lookups, add_ours, add_their_lookups, add_theirs
 
@@ -28,12 +28,13 @@ def main() -> None:
             add_ours(ways, args.target, args.draft, args.depths, args.program)
             if found is not None:
                 add_theirs(ways, Path(args.target), Path(args.draft), args.llama_depths, found)
-        runs = measure(ways, args.tasks, args.rounds, args.tokens)
+        asked = [w for w in ways if not args.ways or any(part in w.name for part in args.ways)]
+        runs = measure(asked, args.tasks, args.rounds, args.tokens)
     finally:
         for server in {id(way.server): way.server for way in ways}.values():
             server.stop()
-    plain = ways[0].name
-    wrong = different(runs, [way.name for way in ways if way.server is ways[0].server])
+    plain = asked[0].name
+    wrong = different(runs, [way.name for way in asked if way.server is asked[0].server])
     table = markdown(medians(runs), plain)
     args.out.mkdir(parents=True, exist_ok=True)
     data = {
@@ -56,11 +57,15 @@ def measure(ways: list[Way], tasks: list[str], rounds: int, tokens: int) -> list
         for i, task in enumerate(tasks):
             turn = (round_ + i) % len(ways)
             for way in ways[turn:] + ways[:turn]:
-                answer = way.answer(prompt(task, round_), tokens, is_chat=task in COPYING)
+                answer = way.answer(prompt(task, round_), tokens, is_chat=task in CHAT)
                 if round_:
                     runs.append(Run(task, way.name, round_, 1 / answer.tpot, answer.text))
     order = {way.name: i for i, way in enumerate(ways)}
     return sorted(runs, key=lambda run: (run.task, order[run.way], run.round))
+
+
+def _names(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -74,7 +79,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--llama", type=Path, help="folder of an installed llama.cpp; left out without")
     parser.add_argument("--depths", type=_numbers, default=(4,), help="fixed depths beside auto")
     parser.add_argument("--llama-depths", type=_numbers, default=(3, 5), help="drafts of llama.cpp's servers")
-    parser.add_argument("--tasks", type=lambda t: t.split(","), default=[])
+    parser.add_argument("--tasks", type=_names, default=[], help=f"of {','.join((*CODE, *CHAT))}")
+    parser.add_argument("--ways", type=_names, default=[], help="only those whose names contain one of these")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)

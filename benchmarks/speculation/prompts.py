@@ -97,7 +97,17 @@ COPYING = {
 }
 """To be answered in a chat; the answers repeat most of what they are given."""
 
+ADVERSE = {
+    "river": "Why do rivers meander? Answer in one paragraph of plain sentences.",
+    "letter": "Write a short letter to a neighbour whose dog barks at night. Be kind.",
+    "story": "Tell a story of a lighthouse keeper who finds a map. Begin at once.",
+    "advice": "I have two free days in a town by the sea in winter. What would you do there?",
+}
+"""To be answered in a chat; the answers repeat next to nothing."""
+
+CHAT = COPYING | ADVERSE
+
 
 def prompt(task: str, round_: int) -> str:
     """The text of a task in a round."""
-    return f"# part {round_ + 1}\n{CODE.get(task) or COPYING[task]}"
+    return f"# part {round_ + 1}\n{(CODE | CHAT)[task]}"
