@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from headrace.base.errors import CheckpointError
 from headrace.base.request import Request, SamplingParams
 from headrace.base.tasks import BeamSearch
 from headrace.compute.spec.faults import MAX_FAULTS
@@ -56,15 +57,13 @@ def test_where_no_token_may_follow_no_draft_does(tmp_path, kind, temperature):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("kind", KINDS)
-def test_heads_with_broken_weights_draft_nothing(tmp_path, kind, temperature, value):
+def test_heads_with_broken_weights_are_refused_at_the_start(tmp_path, kind, value):
     folder = heads(kind, tmp_path)
     spoil(folder, value)
-    core = target().core(speculate=f"{kind}={folder},depth=3")
-    asked = ask("r", temperature=temperature)
-    assert Drive(core).run([asked])["r"].answer == target().solo(asked).answer
-    assert core.stats().counters["drafts_checked"] == 0
+    name = "fc.weight" if kind == "eagle" else "lm_heads.0.weight"
+    with pytest.raises(CheckpointError, match=f"'{name}' of .* holds NaN or infinite values: .* train or"):
+        target().core(speculate=f"{kind}={folder},depth=3")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -225,8 +224,8 @@ def sizes_on_disk(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("kind", ["draft", "medusa", "eagle", "early-exit"])
-def test_weights_that_draft_count_as_read_once_a_pass(tmp_path, kind):
-    """Else steps with drafts would seem to read less than memory allows."""
+def test_what_drafting_reads_is_counted(tmp_path, kind):
+    """Weights once a pass, keys and values: else steps with drafts would seem slower than memory allows."""
     subject = target()
     folder = heads(kind, tmp_path) if kind in KINDS else None
     source = folder or {"draft": "x", "early-exit": "1"}[kind]
@@ -248,6 +247,15 @@ def test_weights_that_draft_count_as_read_once_a_pass(tmp_path, kind):
         Drive(each).run([ask("r", num_prompt=10, max_tokens=9)])
     assert len(results[1].rows[0].tokens) == 4
     token_bytes = plain_results[2].bytes_read - plain_results[1].bytes_read
-    passes = {"medusa": 3 / 4, "early-exit": 0}.get(kind, 3)
-    assert results[1].bytes_read == plain_results[1].bytes_read + 3 * token_bytes + passes * weights
+    model = subject.model
+    # A draft reads the weights that make it: a head of four, or the one layer and the head of the target.
+    weights = {"medusa": weights // 4, "early-exit": model.layer_bytes[0] + model.head_bytes}.get(
+        kind, weights
+    )
+    weights += model.head_bytes * (kind == "eagle")  # EAGLE-1 shares it
+    # .. and keys and values: 11 tokens stand before the first draft, of EAGLE's places one less.
+    keys = {"medusa": 0, "eagle": 10 + 11 + 12}.get(kind, 11 + 12 + 13)
+    key_bytes = {"eagle": 2 * 4 * 32}.get(kind, token_bytes)
+    drafting = 3 * weights + keys * key_bytes
+    assert results[1].bytes_read == plain_results[1].bytes_read + 3 * token_bytes + drafting
     assert results[0].bytes_read == plain_results[0].bytes_read

@@ -103,6 +103,29 @@ def test_one_layer_of_two_agrees_as_often_as_it_did():
     assert found == [98, 34, 16]
 
 
+@pytest.mark.parametrize("dtype", ["f32", "int8"])
+def test_a_draft_reads_the_first_layers_again_and_their_keys(dtype):
+    """Of two layers one, and the head, once for each draft; the check reads all layers once."""
+    subject = rig("native", 1)
+    reads = {}
+    for speculate in ("off", "early-exit=1,depth=3"):
+        core = subject.core(dtype=dtype, speculate=speculate)
+        results, run = [], core.runner.run
+        core.runner.run = lambda plan, results=results, run=run: (results.append(run(plan)), results[-1])[1]
+        sampling = SamplingParams(temperature=0.0, seed=0, max_tokens=30)
+        Drive(core).run(
+            [Request(request_id=RequestId("r"), prompt_ids=tuple(range(3, 16)), sampling=sampling)]
+        )
+        reads[speculate] = [result.bytes_read for result in results]
+    plain, drafting = reads.values()
+    model = subject.model
+    assert model.layer_bytes[0] * 2 + model.head_bytes * 2 > model.weight_bytes > sum(model.layer_bytes)
+    token = plain[2] - plain[1]
+    draft_keys = (14 + 15 + 16) * token // 2
+    assert drafting[0] == plain[0]
+    assert drafting[1] == plain[1] + 3 * token + 3 * (model.layer_bytes[0] + model.head_bytes) + draft_keys
+
+
 @pytest.mark.parametrize("count", ["0", "3", "-1", "x", "99999", "\u0661"])
 def test_another_number_of_layers_is_refused(count):
     config = EngineConfig(speculate=SpeculateConfig(method=f"early-exit={count}"))

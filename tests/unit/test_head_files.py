@@ -5,7 +5,9 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as save_torch
 
 from headrace.base.config import EngineConfig, ModelConfig, SpeculateConfig
 from headrace.base.errors import CheckpointError, ConfigError
@@ -13,6 +15,7 @@ from headrace.base.specs import AttentionSpec, LayerSpec, ModelSpec, RopeSpec
 from headrace.compute.ops.backends.native import program as program_page
 from headrace.compute.ops.backends.native.plan import plan
 from headrace.compute.ops.backends.reference import ReferenceBackend
+from headrace.compute.spec.heads import files as files_page
 from headrace.compute.spec.heads.eagle import load_eagle
 from headrace.compute.spec.heads.files import Target
 from headrace.compute.spec.heads.medusa import load_medusa
@@ -130,6 +133,60 @@ WRONG_EAGLE = (
 def test_wrong_eagle_heads_are_refused_by_name(heads, kind, changes, words):
     with pytest.raises(CheckpointError, match=re.escape(words).replace(r"\.\*", ".*").replace(r"\ ", " ")):
         eagle(change(heads[kind], **changes))
+
+
+def stored(values, kind: str):
+    """The same in another float format of a file."""
+    return torch.from_numpy(np.asarray(values, np.float32)).to(getattr(torch, kind))
+
+
+@pytest.mark.parametrize("form", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("medusa", "blocks.1.layers.0.weight"),
+        ("medusa", "blocks.0.layers.0.bias"),
+        ("medusa", "lm_heads.1.weight"),
+        ("eagle-1", "fc.weight"),
+        ("eagle-3", "midlayer.self_attn.v_proj.weight"),
+        ("eagle-3", "norm.weight"),
+        ("eagle-3", "lm_head.weight"),
+    ],
+)
+def test_one_number_that_is_not_finite_is_refused_by_name(heads, kind, name, value, form, monkeypatch):
+    """Wherever it stands, also behind the part that is looked at first."""
+    monkeypatch.setattr(files_page, "_PART", 16)
+    tensors = load_file(heads[kind] / "model.safetensors")
+    tensors[name].flat[-1] = value
+    changed = {
+        n: stored(t, form) if t.dtype == np.float32 else torch.from_numpy(t) for n, t in tensors.items()
+    }
+    save_torch(changed, heads[kind] / "model.safetensors")
+    with pytest.raises(CheckpointError, match=f"'{re.escape(name)}' of .* holds NaN or infinite values"):
+        (medusa if kind == "medusa" else eagle)(heads[kind])
+
+
+@pytest.mark.parametrize("form", ["float32", "float16", "bfloat16"])
+def test_the_largest_numbers_of_a_format_are_loaded(heads, form):
+    values = np.full((VOCAB, WIDTH), {"float16": 65504.0}.get(form, 3.3e38), np.float32)
+    tensors = load_file(heads["medusa"] / "model.safetensors") | {"lm_heads.1.weight": values}
+    save_torch({n: stored(t, form) for n, t in tensors.items()}, heads["medusa"] / "model.safetensors")
+    assert len(medusa(heads["medusa"]).forwards) == 2
+
+
+@pytest.mark.parametrize(("kind", "name"), [("medusa", "lm_heads.1.weight"), ("eagle-3", "lm_head.weight")])
+def test_a_head_of_zeros_is_refused_by_name(heads, kind, name):
+    """All its drafts would be token 0. Blocks of zeros are legal: they let the state through."""
+    tensors = load_file(heads[kind] / "model.safetensors")
+    folder = change(heads[kind], tensors={name: np.zeros_like(tensors[name])})
+    with pytest.raises(
+        CheckpointError, match=f"'{name}' of .* is all zeros, so every token .* no trained head"
+    ):
+        (medusa if kind == "medusa" else eagle)(folder)
+    blocks = {n: np.zeros_like(t) for n, t in tensors.items() if n.startswith(("blocks", "midlayer.mlp"))}
+    change(folder, tensors={name: tensors[name]} | blocks)
+    (medusa if kind == "medusa" else eagle)(folder)
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,9 @@ ProgressFn = Callable[[int, int], None]
 class LoadedModel:
     """A model in a backend's form.
 
-    `weight_bytes` counts stored bytes, each once; `forward` (to logits) and `hidden` (to hidden states: no
-    head) are for `Backend.compile`.
+    `weight_bytes` counts stored bytes, each once: those of the embeddings, `layer_bytes` of each layer, and
+    `head_bytes` of the last norm and the head, which may be the embeddings. `forward` (to logits) and
+    `hidden` (to hidden states: no head) are for `Backend.compile`.
     """
 
     spec: ModelSpec
@@ -36,6 +37,8 @@ class LoadedModel:
     forward: Forward
     hidden: Forward
     weight_bytes: int
+    layer_bytes: tuple[int, ...]
+    head_bytes: int
     rope: RopeBank
     key_biases: tuple[F32 | None, ...] = ()
     """Per layer [1, K, D]: the bias that all its keys share; see `shift_keys`."""
@@ -97,18 +100,24 @@ def load_model(
     store = PackedStore(backend, checkpoint, packed)
     loader = _Loader(checkpoint, backend, rope, store)
     embed = loader.matrix("embed")
+    embed_bytes = loader.weight_bytes
+    layer_bytes: list[int] = []
     layers: list[tuple[AttentionWeights, MlpWeights]] = []
     for index in range(len(spec.layers)):
+        before = loader.weight_bytes
         layers.append((loader.attention(index), loader.mlp(index)))
+        layer_bytes.append(loader.weight_bytes - before)
         if not store.is_found:
             checkpoint.weights.release()
         progress(index + 1, len(spec.layers))
+    before, is_tied = loader.weight_bytes, not checkpoint.weights.has("head.weight")
     weights = DecoderWeights(
         embed=embed,
         layers=tuple(layers),
         norm=loader.vector("norm"),
-        head=loader.matrix("head") if checkpoint.weights.has("head.weight") else embed,
+        head=embed if is_tied else loader.matrix("head"),
     )
+    head_bytes = loader.weight_bytes - before + embed_bytes * is_tied
     key_biases = tuple(loader.key_bias(index) for index in range(len(spec.layers)))
     checkpoint.weights.release()
     store.finish()
@@ -118,6 +127,8 @@ def load_model(
         forward=make_forward(spec, weights),
         hidden=make_hidden(spec, weights),
         weight_bytes=loader.weight_bytes,
+        layer_bytes=tuple(layer_bytes),
+        head_bytes=head_bytes,
         rope=rope,
         key_biases=key_biases,
     )

@@ -14,7 +14,7 @@ from headrace.compute.runner.mover import apply
 from headrace.compute.runner.passes import passes
 from headrace.compute.runner.seen import seen_decoding, seen_in_pass
 from headrace.compute.runner.state import DeviceState
-from headrace.compute.runner.work import Work
+from headrace.compute.runner.work import Work, token_bytes
 from headrace.compute.spec.drafting import Drafting
 
 
@@ -64,9 +64,8 @@ class Runner:
         self._inputs = Inputs(parts.state, parts.pool, parts.max_tokens, parts.rope_rows)
         self._draws = Draws(parts.state, parts.backend)
         self._decode = Decode(parts.state, parts.pool, parts.backend, parts.rope_rows)
-        geometry = parts.pool.geometry
         self._planes = (parts.pool, *(parts.drafting.planes if parts.drafting else ()))
-        self._token_bytes = geometry.block_bytes // geometry.block_size
+        self._token_bytes = token_bytes(parts.pool.geometry)
 
     @property
     def draft_weight_bytes(self) -> int:

@@ -5,7 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.base.specs import ModelSpec
-from headrace.compute.ops.api import ForwardContext
+from headrace.compute.ops.api import ForwardContext, KVGeometry
+
+
+def token_bytes(geometry: KVGeometry) -> int:
+    """The part of a block's bytes that one of its tokens takes."""
+    return geometry.block_bytes // geometry.block_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

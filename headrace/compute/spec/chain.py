@@ -44,6 +44,8 @@ class Chain:
         self._inputs = Inputs(kit.state, pool, kit.limits.max_tokens)
         self.num_passes = 0
         """Of the program, since start."""
+        self.num_keys = 0
+        """Keys that their rows saw, added up."""
 
     def take_in(self, spans: Sequence[tuple[int, int, int]]) -> None:
         """Compute (slot, start, count) tokens without drawing; all together at most `kit.limits`."""
@@ -82,6 +84,7 @@ class Chain:
         if self._rows < self._vocab:
             np.minimum(context.token_ids, self._rows - 1, out=context.token_ids)
         self.num_passes += 1
+        self.num_keys += int(context.key_len.sum())
         return self._program.run(context)
 
     def _draw(self, logits: F32, draws: list[Draw], positions: list[int]) -> list[int | None]:

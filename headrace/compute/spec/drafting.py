@@ -167,7 +167,7 @@ class Drafting:
         return spent_s
 
     def take_bytes(self) -> int:
-        """Bytes of such weights that making drafts read since the last call."""
+        """Bytes that making drafts read since the last call."""
         told, self._bytes_told = self._bytes_told, sum(reader.bytes_read for reader in self._readers)
         return self._bytes_told - told
 

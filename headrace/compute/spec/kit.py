@@ -6,6 +6,7 @@ from headrace.compute.models.load import LoadedModel
 from headrace.compute.ops.api import Backend, KVGeometry, KVPool, StepLimits
 from headrace.compute.runner.mover import Plane
 from headrace.compute.runner.state import DeviceState
+from headrace.compute.spec.heads.files import Target
 
 CATCH_UP = 16
 """Tokens that a drafter takes in and drafts in the same step; with more it takes in first."""
@@ -49,6 +50,16 @@ class DraftKit:
     """The draft model that `source` names."""
     planes: list[Plane] = field(default_factory=list[Plane])
     """What moves along with the target's blocks; the target's pool is none of them."""
+
+    def shared(self) -> Target:
+        """What heads share with the target."""
+        target = self.target
+        return Target(
+            spec=target.spec,
+            embed=target.weights.embed,
+            head=target.weights.head,
+            head_bytes=target.head_bytes,
+        )
 
     def add_plane(self, geometry: KVGeometry) -> KVPool:
         """KV memory with as many blocks as the target's, addressed by the same tables.

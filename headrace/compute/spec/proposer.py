@@ -90,16 +90,16 @@ class Watcher(Proposer, Protocol):
 
 @runtime_checkable
 class Reads(Protocol):
-    """What has weights of its own."""
+    """What computes with weights, its own or the target's."""
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of them."""
+        """Bytes of its own weights, which the target lacks."""
         ...
 
     @property
     def bytes_read(self) -> int:
-        """Of them, read by its passes since start."""
+        """Bytes that its passes read since start: weights, also the target's, and keys and values."""
         ...
 
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.compute.ops.api import KVPool
+from headrace.compute.runner.work import token_bytes
 from headrace.compute.spec.chain import Chain
 from headrace.compute.spec.kit import CATCH_UP, INTAKE, DraftKit
 from headrace.compute.spec.proposer import Ask, Needs
@@ -86,13 +87,14 @@ class DraftModel:
         self._stamps = Stamps(kit.pool.num_blocks)
         kit.planes.append(self._stamps)
         self.weight_bytes = model.weight_bytes
+        self._token_bytes = token_bytes(pool.geometry)
         self.num_taken_in = 0
         """Tokens of sequences computed since start, drafts apart."""
 
     @property
     def bytes_read(self) -> int:
         """See `Reads`."""
-        return self._chain.num_passes * self.weight_bytes
+        return self._chain.num_passes * self.weight_bytes + self._chain.num_keys * self._token_bytes
 
     def begin(self, slot: int) -> None:
         """Forget the slot."""

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from headrace.base.tasks import MAX_DEPTH
-from headrace.compute.ops.api import F32, I32, ForwardContext
+from headrace.compute.ops.api import F32, I32, ForwardContext, Program
+from headrace.compute.runner.work import token_bytes
 from headrace.compute.spec.draw import DraftDraws, Place
 from headrace.compute.spec.heads.eagle import load_eagle
-from headrace.compute.spec.heads.files import Target
 from headrace.compute.spec.kit import CATCH_UP, DraftKit
 from headrace.compute.spec.proposer import Ask, Needs
 from headrace.compute.spec.states import Seen
@@ -69,7 +69,7 @@ class Eagle:
     def __init__(self, kit: DraftKit) -> None:
         target, backend = kit.target, kit.backend
         self._state = kit.state
-        shared = Target(spec=target.spec, embed=target.weights.embed, head=target.weights.head)
+        shared = kit.shared()
         heads = load_eagle(Path(kit.source), backend, shared, self._state.tokens.shape[1])
         geometry = kit.pool.geometry
         self._pool = kit.add_plane(heads.geometry(geometry.block_size, geometry.dtype))
@@ -81,6 +81,7 @@ class Eagle:
         self.taps = heads.taps
         self.weight_bytes = heads.weight_bytes
         self.bytes_read = 0
+        self._pass_bytes, self._token_bytes = heads.pass_bytes, token_bytes(self._pool.geometry)
 
     def begin(self, slot: int) -> None:
         """Forget the slot."""
@@ -106,8 +107,7 @@ class Eagle:
             if waiting.count > CATCH_UP:
                 full += self._take(row.slot, waiting, None)
         for spans in self._packed(full):
-            self.bytes_read += self.weight_bytes
-            self._first.run(self._context(spans, wants_last=False))
+            self._run(self._first, spans, wants_last=False)
 
     def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
         """Drafts of each ask, one after the other; none where features are missing."""
@@ -123,8 +123,7 @@ class Eagle:
                 todo.append(i)
         program = self._first
         while todo:
-            self.bytes_read += self.weight_bytes
-            logits = program.run(self._context(spans, wants_last=True))
+            logits = self._run(program, spans, wants_last=True)
             features = program.kept[0].copy()
             drawn = self._draws.draw([Place(asks[i].slot, drafts[i], known[i]) for i in todo], logits)
             left: list[int] = []
@@ -166,6 +165,12 @@ class Eagle:
                 room -= here.stop - at
                 at = here.stop
         return passes
+
+    def _run(self, program: Program, spans: Sequence[_Span], *, wants_last: bool) -> F32:
+        """Logits of the last place of each span, where they are wanted."""
+        context = self._context(spans, wants_last=wants_last)
+        self.bytes_read += self._pass_bytes + int(context.key_len.sum()) * self._token_bytes
+        return program.run(context)
 
     def _context(self, spans: Sequence[_Span], *, wants_last: bool) -> ForwardContext:
         slots = np.array([span.slot for span in spans], np.intp)

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from headrace.compute.models.decoder import make_forward
+from headrace.compute.runner.work import token_bytes
 from headrace.compute.spec.chain import Chain
 from headrace.compute.spec.kit import DraftKit
 from headrace.compute.spec.proposer import Ask, Needs
@@ -46,6 +47,18 @@ class EarlyExit:
         self._state = kit.state
         program = kit.backend.compile(forward, kit.limits, kit.pool)
         self._chain = Chain(kit, program, kit.pool, spec.vocab_size)
+        self._pass_bytes = sum(kit.target.layer_bytes[:count]) + kit.target.head_bytes
+        self._token_bytes = token_bytes(replace(kit.pool.geometry, layers=count))
+
+    @property
+    def weight_bytes(self) -> int:
+        """None: all are the target's."""
+        return 0
+
+    @property
+    def bytes_read(self) -> int:
+        """See `Reads`: each draft reads the first layers and the head once more."""
+        return self._chain.num_passes * self._pass_bytes + self._chain.num_keys * self._token_bytes
 
     def begin(self, slot: int) -> None:
         """Nothing is known of slots."""

@@ -15,7 +15,6 @@ import numpy as np
 from headrace.compute.models.decoder import Taps
 from headrace.compute.ops.api import F32, ForwardContext, KVPool
 from headrace.compute.spec.draw import DraftDraws, Place
-from headrace.compute.spec.heads.files import Target
 from headrace.compute.spec.heads.medusa import load_medusa
 from headrace.compute.spec.kit import DraftKit
 from headrace.compute.spec.proposer import Ask, Needs
@@ -38,7 +37,7 @@ class Medusa:
 
     def __init__(self, kit: DraftKit) -> None:
         target, backend = kit.target, kit.backend
-        shared = Target(spec=target.spec, embed=target.weights.embed, head=target.weights.head)
+        shared = kit.shared()
         heads = load_medusa(Path(kit.source), backend, shared)
         limits = replace(kit.limits, max_tokens=kit.limits.max_rows, table_width=1)
         self._programs = [backend.compile(forward, limits, kit.pool) for forward in heads.forwards]
@@ -47,12 +46,13 @@ class Medusa:
         self._states = LastStates(len(kit.state.num_tokens), target.spec.width)
         self.weight_bytes = heads.weight_bytes
         self.most = len(heads.forwards)
+        self._pass_bytes = heads.pass_bytes
         self._num_passes = 0
 
     @property
     def bytes_read(self) -> int:
         """See `Reads`; a pass is one of the heads, which are alike."""
-        return self._num_passes * self.weight_bytes // self.most
+        return self._num_passes * self._pass_bytes
 
     def begin(self, slot: int) -> None:
         """Forget the slot."""

@@ -52,7 +52,7 @@ class EagleHeads:
     Both passes write keys and values of layer 0 of their own KV memory for all tokens, give the logits of the
     wanted rows, and keep their features [S, width]. `first` is given what `taps` keep, [T, width] each;
     `further` is given features of a pass before. `tokens` [N] is the token of each column, None where columns
-    are tokens.
+    are tokens. `pass_bytes` are the weights that a pass reads, `weight_bytes` those without the target's.
     """
 
     first: Forward
@@ -61,6 +61,7 @@ class EagleHeads:
     layer: LayerSpec
     tokens: I32 | None
     weight_bytes: int
+    pass_bytes: int
 
     def geometry(self, block_size: int, dtype: str) -> KVGeometry:
         """The shape of the heads' keys and values."""
@@ -169,6 +170,8 @@ def load_eagle(path: Path, backend: Backend, target: Target, max_length: int) ->
         layer=layer,
         tokens=tokens,
         weight_bytes=loading.weight_bytes,
+        pass_bytes=loading.weight_bytes
+        + (0 if is_fused and files.has("lm_head.weight") else target.head_bytes),
     )
 
 
@@ -216,7 +219,7 @@ def _read(
     gate_up = [files.matrix(f"{at}mlp.{part}_proj.weight", layer.mlp_width, width) for part in ("gate", "up")]
     head = target.head
     if is_fused and files.has("lm_head.weight"):
-        head = loading.matrix([files.matrix("lm_head.weight", known, width)])
+        head = loading.matrix([files.head("lm_head.weight", known, width)])
     elif known < target.spec.vocab_size:
         raise CheckpointError(f"{files.path} lacks 'lm_head.weight' for its draft_vocab_size {known}")
     entry = _Entry(

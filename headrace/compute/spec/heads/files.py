@@ -18,6 +18,14 @@ from headrace.compute.weights.modelspec import Config
 from headrace.compute.weights.tensors import Tensor
 
 FLOATS = ("f32", "f16", "bf16")
+_EXPONENTS = {
+    "f32": (np.uint32, np.uint32(0x7F800000)),
+    "f16": (np.uint16, np.uint16(0x7C00)),
+    "bf16": (np.uint16, np.uint16(0x7F80)),
+}
+"""The unsigned form of a number, and the bits of its exponent."""
+_PART = 1 << 22
+"""Numbers that are looked at together."""
 _INTEGERS = {"i32": np.int32, "i64": np.int64}
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
@@ -29,6 +37,8 @@ class Target:
     spec: ModelSpec
     embed: Handle
     head: Handle
+    head_bytes: int = 0
+    """Of the head."""
 
 
 class HeadFiles:
@@ -107,7 +117,17 @@ class HeadFiles:
             CheckpointError: missing, another shape, or no float format.
         """
         tensor = self._take(name, (n, k), FLOATS)
-        return Weight(name=name, type_name=tensor.type_name, n=n, k=k, data=tensor.rows())
+        return Weight(name=name, type_name=tensor.type_name, n=n, k=k, data=self._finite(tensor))
+
+    def head(self, name: str, n: int, k: int) -> Weight:
+        """A matrix [n, k] that gives logits. Raises like `matrix`, and where it is all zeros."""
+        found = self.matrix(name, n, k)
+        if not found.data.any():
+            raise CheckpointError(
+                f"tensor {name!r} of {self.path} is all zeros, so every token would be as likely as another: "
+                f"this is no trained head; train it, or leave it out where the target's is to be used"
+            )
+        return found
 
     def columns(self, name: str, n: int, k: int, parts: int) -> list[Weight]:
         """A matrix [n, parts * k] cut into `parts` matrices [n, k], left to right."""
@@ -127,7 +147,7 @@ class HeadFiles:
     def vector(self, name: str, n: int) -> F32:
         """A vector [n] in float32; raises like `matrix`."""
         tensor = self._take(name, (n,), FLOATS)
-        return find_scheme(tensor.type_name, name).dequantize(tensor.rows()).reshape(-1)
+        return find_scheme(tensor.type_name, name).dequantize(self._finite(tensor)).reshape(-1)
 
     def integers(self, name: str, n: int) -> NDArray[np.int64]:
         """A vector of `n` whole numbers; raises like `matrix`."""
@@ -159,6 +179,19 @@ class HeadFiles:
                 f"{key} is {found!r:.40} in {self.config.where}, and {wanted} in the target: these heads "
                 f"were made for another model"
             )
+
+    def _finite(self, tensor: Tensor) -> NDArray[np.uint8]:
+        """The rows of a tensor; NaN and infinities have all bits of the exponent set."""
+        rows = tensor.rows()
+        unsigned, exponent = _EXPONENTS[tensor.type_name]
+        bits = tensor.data.view(unsigned)
+        for first in range(0, len(bits), _PART):  # the masked copy of a whole head might be a gigabyte
+            if ((bits[first : first + _PART] & exponent) == exponent).any():
+                raise CheckpointError(
+                    f"tensor {tensor.name!r} of {self.path} holds NaN or infinite values: these heads were "
+                    f"trained or written badly; train or convert them again"
+                )
+        return rows
 
     def _take(self, name: str, shape: tuple[int, ...], types: tuple[str, ...]) -> Tensor:
         tensor = self._tensors.get(name)

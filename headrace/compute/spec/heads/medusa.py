@@ -31,12 +31,14 @@ class MedusaHeads:
     """Loaded heads.
 
     `forwards[i]` gives the logits of head i from states `given` [T, E], for the wanted rows. `tokens` [N] is
-    the token of each column, None where columns are tokens.
+    the token of each column, None where columns are tokens. `pass_bytes` are the weights that one head reads,
+    `weight_bytes` those of all heads without the target's.
     """
 
     forwards: tuple[Forward, ...]
     tokens: I32 | None
     weight_bytes: int
+    pass_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,13 @@ def load_medusa(path: Path, backend: Backend, target: Target) -> MedusaHeads:
     files.config.value("original_lm_head")
     files.config.value("medusa_fc_bias")
     files.refuse_rest()
-    return MedusaHeads(forwards=tuple(forwards), tokens=tokens, weight_bytes=loaded.weight_bytes)
+    own = files.has(layout.head.format(0))
+    return MedusaHeads(
+        forwards=tuple(forwards),
+        tokens=tokens,
+        weight_bytes=loaded.weight_bytes,
+        pass_bytes=loaded.weight_bytes // layout.heads + (0 if own else target.head_bytes),
+    )
 
 
 def _opened(path: Path) -> tuple[HeadFiles, _Layout]:
@@ -130,7 +138,7 @@ class _Loading:
         self.weight_bytes = 0
 
     def matrix(self, name: str) -> Handle:
-        weight = self._files.matrix(name, self._known, self._width)
+        weight = self._files.head(name, self._known, self._width)
         self.weight_bytes += weight.data.nbytes
         return self._backend.matrix([weight])
 
