@@ -2,6 +2,7 @@
 
 import random
 import sys
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -11,19 +12,54 @@ from headrace.base.request import Request, SamplingParams
 from headrace.base.tasks import AUTO, Speculation
 from headrace.compute.spec.drafting import Drafting
 from headrace.compute.spec.proposer import PROPOSERS, Ask, Needs
-from headrace.compute.spec.proposers import ngram, suffix
-from headrace.compute.spec.proposers._grams import key_of, keys_of
+from headrace.compute.spec.proposers import _votes, ngram, suffix
+from headrace.compute.spec.proposers._grams import Chains, key_of, keys_of
 
 tokens = st.lists(st.integers(0, 3), max_size=60)
 NAMES = PROPOSERS.names()
 
 
+def naive_match(ids, place):
+    """Tokens before a place that equal those at the end."""
+    count = 0
+    while count < min(place, _votes.MAX_MATCH) and ids[place - 1 - count] == ids[-1 - count]:
+        count += 1
+    return count
+
+
+def naive_drafts(ids, places, most):
+    """What places say, votes and all; the latest first."""
+    matches = {place: naive_match(ids, place) for place in places}
+    text, sure = list(ids), 1.0
+    while len(text) < len(ids) + min(most, _votes.STRETCH * max(matches.values(), default=0)):
+        said = {place: text[place + len(text) - len(ids)] for place in matches}
+        votes = Counter()
+        for place, token in said.items():
+            votes[token] += matches[place] ** 2
+        ((best, count),) = votes.most_common(1)  # of equals the first
+        sure *= count / votes.total()
+        if sure < _votes.LEAST:
+            break
+        text.append(best)
+        matches = {place: matches[place] for place, token in said.items() if token == best}
+    return text[len(ids) :]
+
+
+def naive_places(ids, size, most):
+    ends = range(len(ids) - 1, size - 1, -1)
+    return [at for at in ends if ids[at - size : at] == ids[len(ids) - size :]][:most]
+
+
 def naive_ngram(ids, most):
-    for size in ngram.SIZES:
-        for at in range(len(ids) - 1, size - 1, -1):
-            if ids[at - size : at] == ids[len(ids) - size :]:
-                return ngram.continuation(ids, at, most)
-    return []
+    found = (naive_places(ids, size, ngram.PLACES) for size in ngram.SIZES)
+    return naive_drafts(ids, next(filter(None, found), []), most)
+
+
+def naive_suffix(ids, most):
+    return naive_drafts(ids, naive_places(ids, suffix.STEM, suffix.CHAIN), most)
+
+
+NAIVE = {"ngram": naive_ngram, "suffix": naive_suffix}
 
 
 def naive_longest(ids):
@@ -52,22 +88,49 @@ def test_keys_made_together_equal_keys_made_one_by_one(ids, size):
     assert len({key_of(ids, e, size) for e in ends}) == len(grams)
 
 
-@given(tokens, st.lists(st.integers(1, 5), max_size=20), st.integers(1, 8))
-def test_ngram_says_what_followed_the_longest_gram_when_it_occurred_last(start, grows, most):
-    proposer, ids, rng = ngram.NGram(), list(start), random.Random(1)
+@pytest.mark.parametrize("name", NAMES)
+@given(
+    st.lists(st.integers(0, 3), max_size=120), st.lists(st.integers(1, 5), max_size=20), st.integers(1, 16)
+)
+def test_drafts_are_what_the_places_before_say(name, start, grows, most):
+    proposer, ids, rng = PROPOSERS.get(name)(), list(start), random.Random(1)
     proposer.begin(0)
     for grow in [0, *grows]:
         ids += [rng.randrange(4) for _ in range(grow)]
-        assert proposer.propose([Ask(0, ids, most)]) == [naive_ngram(ids, most)]
+        assert proposer.propose([Ask(0, ids, most)]) == [NAIVE[name](ids, most)]
 
 
-def test_ngram_takes_in_a_long_prompt_at_once_as_it_would_one_by_one():
+@pytest.mark.parametrize("name", NAMES)
+def test_a_long_prompt_is_taken_in_at_once_as_it_would_be_one_by_one(name):
     rng = random.Random(5)
     ids = [rng.randrange(30) for _ in range(800)]
-    whole, steps = ngram.NGram(), ngram.NGram()
+    ids += ids[100:104]
+    whole, steps = PROPOSERS.get(name)(), PROPOSERS.get(name)()
     for end in range(1, len(ids) + 1):
         by_step = steps.propose([Ask(0, ids[:end], 4)])
-    assert whole.propose([Ask(0, ids, 4)]) == by_step
+    assert whole.propose([Ask(0, ids, 4)]) == by_step != [[]]
+
+
+def test_ngram_ranks_places_by_what_stands_before_them_then_by_votes_then_by_age():
+    gram = [1, 2, 3, 4]
+    ids = [8, 9, *gram, 5, 0, *gram, 6, 0, *gram, 6, 0, 8, 9, *gram]
+    assert ngram.NGram().propose([Ask(0, ids, 1)]) == [[5]]  # 6 * 6 votes against 4 * 4 + 4 * 4
+    ids = [*gram, 6, 0, *gram, 5, 0, *gram, 6, 0, *gram, 7, 0, 9, *gram]
+    assert ngram.NGram().propose([Ask(0, ids, 1)]) == [[6]]
+    ids = [*gram, 5, 0, *gram, 6, 9, *gram]
+    assert ngram.NGram().propose([Ask(0, ids, 1)]) == [[6]]
+    # The longest n decides, whatever shorter ones say.
+    ids = [*gram, 5, 0, *([7, 2, 3, 4, 6, 0] * 3), 9, *gram]
+    assert ngram.NGram().propose([Ask(0, ids, 1)]) == [[5]]
+
+
+def test_ngram_drafts_less_where_places_disagree_and_where_little_stands_before_them():
+    ids = []
+    for i in range(8):
+        ids += [1, 2, 3, 4, 5, 6, 100 + i]
+    assert ngram.NGram().propose([Ask(0, [*ids, 1, 2, 3], 16)]) == [[4, 5, 6]]
+    ids = [9, 1, 2, 10, 11, 12, 13, 14, 15, 16, 17, 0, 1, 2]
+    assert ngram.NGram().propose([Ask(0, ids, 16)]) == [[10, 11, 12, 13]]
 
 
 def test_a_copy_that_reaches_its_own_end_goes_on_in_a_circle():
@@ -79,7 +142,7 @@ def test_a_copy_that_reaches_its_own_end_goes_on_in_a_circle():
 @given(tokens.filter(lambda ids: len(ids) > 3))
 def test_suffix_drafts_go_on_for_twice_the_match_at_most(ids):
     (drafts,) = suffix.Suffix().propose([Ask(0, ids, 16)])
-    assert len(drafts) <= suffix.STRETCH * naive_longest(ids)
+    assert len(drafts) <= _votes.STRETCH * naive_longest(ids)
     if naive_longest(ids) < suffix.STEM:
         assert drafts == []
 
@@ -124,7 +187,7 @@ def test_an_ask_looks_at_a_bounded_number_of_tokens(name):
             return super().__getitem__(at)
 
     rng = random.Random(1)
-    for top in (3, 200, 10**6):
+    for top in (1, 3, 200, 10**6):
         proposer, ids = PROPOSERS.get(name)(), Counted(rng.randrange(top) for _ in range(20_000))
         proposer.propose([Ask(0, ids, 8)])
         for _ in range(20):
@@ -163,6 +226,31 @@ def test_an_ask_runs_a_bounded_number_of_lines(name, top):
         ids.append(rng.randrange(top))
         lines.append(lines_of(lambda: proposer.propose([Ask(0, ids, 8)])))
     assert 10 < max(lines) <= 700
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_ask_where_all_places_match_at_length_runs_a_bounded_number_of_lines(name):
+    """SP-7: the most that an ask can cost. All tokens are equal."""
+    proposer, ids = PROPOSERS.get(name)(), [7] * 20_000
+    proposer.propose([Ask(0, ids, 16)])
+    ids.append(7)
+    assert 500 < lines_of(lambda: proposer.propose([Ask(0, ids, 16)])) <= 2500
+
+
+@pytest.mark.parametrize("most", [1, 3, 8])
+def test_places_are_the_latest_ones_and_no_more_are_looked_at_than_asked_for(most):
+    class Counted(list):
+        looks = 0
+
+        def __getitem__(self, at):
+            self.looks += 1
+            return super().__getitem__(at)
+
+    chains, ids = Chains(2), [1, 2, 3] * 2000
+    chains.grow(ids)
+    chains._before = Counted(chains._before)
+    assert chains.places(ids, most) == [len(ids) - 3 * i for i in range(1, most + 1)]
+    assert chains._before.looks == most
 
 
 class Silent:
