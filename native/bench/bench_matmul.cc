@@ -113,7 +113,7 @@ struct Bench {
     int threads;
     Memory weights{(size_t)96 << 20}, x{(size_t)512 * 9216 * 4}, y{(size_t)512 * 20480 * 4};
     Memory q{(size_t)512 * 9216}, scale{(size_t)512 * 288 * 4}, sum{(size_t)512 * 288 * 4}, sum16{(size_t)512 * 576 * 4},
-        start{(size_t)512 * 288 * 4}, start16{(size_t)512 * 576 * 4};
+        start{(size_t)512 * 288 * 4}, start16{(size_t)512 * 576 * 4}, rounded{(size_t)512 * 9232 * 4};
 
     void fill() {
         uint32_t s = 1;
@@ -131,7 +131,8 @@ struct Bench {
         for (int m : {1, 4, 16, 64, 512}) {
             if ((size_t)n * m * 4 > y.bytes) continue;
             const QuantRows rows = {m, k, (int8_t *)q.data.get(), (float *)scale.data.get(), (float *)sum.data.get(),
-                                    (float *)sum16.data.get(), (int32_t *)start.data.get(), (int32_t *)start16.data.get()};
+                                    (float *)sum16.data.get(), (int32_t *)start.data.get(), (int32_t *)start16.data.get(),
+                                    layout == Layout::BF16Pairs ? (float *)rounded.data.get() : nullptr};
             kernels->quantize_rows((const float *)x.data.get(), k, &rows, 0, m);
             const int inner = m <= 16 ? std::max(1, (int)(((size_t)24 << 20) / bytes)) : 1;
             const Times t = measure(m > 16 ? 5 : 9, [&] {
@@ -154,13 +155,13 @@ struct Bench {
 }  // namespace
 
 int main(int argc, char **argv) {
-    const char *const names[] = {"F32", "F16", "BF16", "Q8", "Q4", "Q4M", "Q5", "Q5M", "Q6K", "Q4K", "Q5K", "Q3K", "Q2K"};
+    const char *const names[] = {"F32", "F16", "BF16", "Q8", "Q4", "Q4M", "Q5", "Q5M", "Q6K", "Q4K", "Q5K", "Q3K", "Q2K", "BF16Pairs"};
     const std::string wanted = argc > 2 ? argv[2] : "Q4M";
     const int threads = argc > 3 ? std::max(1, std::atoi(argv[3])) : 2;
     const Kernels *kernels = argc > 1 ? find_kernels(argv[1]) : best_kernels();
     const auto *name = std::find(std::begin(names), std::end(names), wanted);
     if (!kernels || name == std::end(names)) {
-        std::fprintf(stderr, "usage: bench_matmul [portable|avx2|avx512|neon] [F32|F16|BF16|Q8|Q4|...|Q2K] [threads]\n");
+        std::fprintf(stderr, "usage: bench_matmul [portable|avx2|avx512|neon] [F32|F16|BF16|Q8|Q4|...|Q2K|BF16Pairs] [threads]\n");
         return 2;
     }
     Bench bench{kernels, (Layout)(name - names), threads};

@@ -124,9 +124,9 @@ void bind_program(nb::module_ &module) {
                  return p.program->add_buffer({offset, ld, logits ? Rows::Logits : Rows::Tokens, private_offset.value_or(kShared)});
              }, nb::arg("offset"), nb::arg("ld"), nb::arg("logits"), nb::arg("private_offset").none())
         .def("add_quant_buffer",
-             [](BoundProgram &p, size_t offset, int32_t k, bool logits, std::optional<size_t> private_offset) {
-                 return p.program->add_quant_buffer({offset, k, logits ? Rows::Logits : Rows::Tokens, private_offset.value_or(kShared)});
-             }, nb::arg("offset"), nb::arg("k"), nb::arg("logits"), nb::arg("private_offset").none())
+             [](BoundProgram &p, size_t offset, int32_t k, bool logits, std::optional<size_t> private_offset, bool codes, bool rounded) {
+                 return p.program->add_quant_buffer({offset, k, logits ? Rows::Logits : Rows::Tokens, private_offset.value_or(kShared), codes, rounded});
+             }, nb::arg("offset"), nb::arg("k"), nb::arg("logits"), nb::arg("private_offset").none(), nb::arg("codes") = true, nb::arg("rounded") = false)
         .def("add_group", [](BoundProgram &p, std::vector<std::shared_ptr<PackedMatrix>> parts) { return p.program->add_group(std::move(parts)); })
         .def("embed",
              [](BoundProgram &p, int32_t group, float scale, const RefTuple &out) {
@@ -201,10 +201,10 @@ void bind_program(nb::module_ &module) {
         .def_prop_ro("num_ops", [](const BoundProgram &p) { return p.program->num_ops(); })
         .def("num_barriers", [](const BoundProgram &p, int mode) { return p.program->num_barriers(mode); })
         .def_prop_ro("bytes", [](const BoundProgram &p) { return p.program->bytes(); });
-    module.def("quant_bytes", [](int32_t rows, int32_t k) {
+    module.def("quant_bytes", [](int32_t rows, int32_t k, bool codes, bool rounded) {
         if (rows < 1 || k < 1) fail("sizes must be at least 1");
-        return Program::quant_bytes(rows, k);
-    });
+        return Program::quant_bytes(rows, k, codes, rounded);
+    }, nb::arg("rows"), nb::arg("k"), nb::arg("codes") = true, nb::arg("rounded") = false);
     module.attr("PRIVATE_ROWS") = kPrivateRows;
 }
 

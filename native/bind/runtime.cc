@@ -12,7 +12,7 @@ namespace {
 struct SourceType { int32_t id; int32_t block, bytes; };
 constexpr SourceType kSourceTypes[] = {{0, 1, 4},     {1, 1, 2},      {2, 32, 18},    {3, 32, 20},   {6, 32, 22},
                                        {7, 32, 24},   {8, 32, 34},    {10, 256, 84},  {11, 256, 110}, {12, 256, 144},
-                                       {13, 256, 176}, {14, 256, 210}, {30, 1, 2}};
+                                       {13, 256, 176}, {14, 256, 210}, {30, 1, 2},    {kBfloatPairs, 32, 64}};
 
 size_t row_bytes_of(int32_t source_type, int32_t k) {
     for (const SourceType &type : kSourceTypes) {
@@ -147,6 +147,7 @@ void bind_runtime(nb::module_ &module) {
         .def_prop_ro("n", [](const PackedMatrix &m) { return m.view.n; })
         .def_prop_ro("k", [](const PackedMatrix &m) { return m.view.k; })
         .def_prop_ro("is_float", [](const PackedMatrix &m) { return is_float_layout(m.view.layout); })
+        .def_prop_ro("is_pairs", [](const PackedMatrix &m) { return m.view.layout == Layout::BF16Pairs; })
         .def_ro("bytes", &PackedMatrix::bytes)
         .def("data", &packed_bytes);
     nb::class_<FileRegion>(module, "FileRegion").def_ro("bytes", &FileRegion::bytes);
@@ -179,6 +180,7 @@ void bind_runtime(nb::module_ &module) {
         .def("adopt", &adopt, nb::arg("region"), nb::arg("offset"), nb::arg("source_type"), nb::arg("n"), nb::arg("k"))
         .def("vector", &vector, nb::arg("values").noconvert());
     module.attr("FILE_CHUNK") = kFileChunk;
+    module.attr("BFLOAT_PAIRS") = kBfloatPairs;
     module.def("source_blocks", [] {
         nb::dict blocks;
         for (const SourceType &type : kSourceTypes) blocks[nb::int_(type.id)] = nb::make_tuple(type.block, type.bytes);

@@ -1,4 +1,5 @@
-// Tables of kernels per instruction set, and the choice by what the processor and the system support.
+// Tables of kernels per instruction set, and the choice by what the processor and the system support. AVX512_BF16 is no set of its
+// own: what it computes has the same bits, and only two functions use it.
 #include <cstring>
 #include <initializer_list>
 
@@ -14,6 +15,9 @@
 #endif
 #if defined(HEADRACE_HAS_AVX512)
 #define HR_ISA avx512
+#include "kernels/decl.h"
+#undef HR_ISA
+#define HR_ISA avx512bf16
 #include "kernels/decl.h"
 #undef HR_ISA
 #endif
@@ -35,7 +39,7 @@ namespace headrace {
 namespace {
 
 #define HEADRACE_TABLE(isa)                                                                                          \
-    {#isa, isa::quantize_rows, isa::matmul, isa::embed, isa::rms_norm, isa::head_norm, isa::rope, isa::kv_write,     \
+    {#isa, 2, isa::quantize_rows, isa::matmul, isa::embed, isa::rms_norm, isa::head_norm, isa::rope, isa::kv_write,     \
      isa::attention, isa::glu, isa::add, isa::softcap, isa::sample, isa::logprobs}
 
 const Kernels kPortable = HEADRACE_TABLE(portable);
@@ -44,6 +48,13 @@ const Kernels kAvx2 = HEADRACE_TABLE(avx2);
 #endif
 #if defined(HEADRACE_HAS_AVX512)
 const Kernels kAvx512 = HEADRACE_TABLE(avx512);
+const Kernels kAvx512Bf16 = [] {
+    Kernels kernels = kAvx512;
+    kernels.rounded_words = 1;
+    kernels.quantize_rows = avx512bf16::quantize_rows;
+    kernels.matmul = avx512bf16::matmul;
+    return kernels;
+}();
 #endif
 #if defined(HEADRACE_HAS_NEON)
 const Kernels kNeon = HEADRACE_TABLE(neon);
@@ -91,7 +102,16 @@ const Kernels *avx2_kernels() {
 
 const Kernels *avx512_kernels() {
 #if defined(HEADRACE_HAS_AVX512)
-    return &kAvx512;
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512bf16") ? &kAvx512Bf16 : &kAvx512;
+#else
+    return nullptr;
+#endif
+}
+
+const Kernels *avx512_plain_kernels() {
+#if defined(HEADRACE_HAS_AVX512)
+    return runs_here(&kAvx512) ? &kAvx512 : nullptr;
 #else
     return nullptr;
 #endif

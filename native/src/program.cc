@@ -42,9 +42,12 @@ Program::Program(std::shared_ptr<ThreadPool> pool, const Kernels *kernels, std::
 
 Program::~Program() = default;
 
-size_t Program::quant_bytes(int32_t rows, int32_t k) {
+size_t Program::quant_bytes(int32_t rows, int32_t k, bool codes, bool rounded) {
     const size_t groups = checked_product({size_t(rows), size_t(k) / 32});
-    return round_up(32 * groups, kAlign) + 3 * round_up(4 * groups, kAlign) + 2 * round_up(8 * groups, kAlign);
+    size_t bytes = 0;
+    if (codes) bytes += round_up(32 * groups, kAlign) + 3 * round_up(4 * groups, kAlign) + 2 * round_up(8 * groups, kAlign);
+    if (rounded) bytes += round_up(checked_product({size_t(rows), rounded_stride(k), sizeof(float)}), kAlign);
+    return bytes;
 }
 
 int32_t Program::add_buffer(const Buffer &buffer) {
@@ -62,10 +65,11 @@ int32_t Program::add_buffer(const Buffer &buffer) {
 
 int32_t Program::add_quant_buffer(const QuantBuffer &buffer) {
     if (buffer.k < 32 || buffer.k % 32 || buffer.offset % kAlign) fail("quantized rows need whole groups of 32 columns");
-    const size_t bytes = quant_bytes(max_rows_of(buffer.rows), buffer.k);
+    if (!buffer.codes && !buffer.rounded) fail("quantized rows need codes or rounded values");
+    const size_t bytes = quant_bytes(max_rows_of(buffer.rows), buffer.k, buffer.codes, buffer.rounded);
     if (buffer.offset > arena_bytes_ || bytes > arena_bytes_ - buffer.offset) fail("quantized rows lie outside the arena");
     if (buffer.private_offset != kShared) {
-        const size_t own = quant_bytes(kPrivateRows, buffer.k);
+        const size_t own = quant_bytes(kPrivateRows, buffer.k, buffer.codes, buffer.rounded);
         if (buffer.private_offset % kAlign || buffer.private_offset > private_bytes_ || own > private_bytes_ - buffer.private_offset)
             fail("private quantized rows lie outside the threads' memory");
     }
@@ -83,7 +87,8 @@ int32_t Program::add_group(std::vector<std::shared_ptr<PackedMatrix>> parts) {
         group.first.push_back(group.n);
         if (part->view.n > INT32_MAX - group.n) fail("stacked matrices are too large");
         group.n += part->view.n;
-        (is_float_layout(part->view.layout) ? group.has_float : group.has_quant) = true;
+        const Layout layout = part->view.layout;
+        (is_float_layout(layout) ? group.has_float : layout == Layout::BF16Pairs ? group.has_pairs : group.has_codes) = true;
     }
     group.parts = std::move(parts);
     groups_.push_back(std::move(group));
@@ -119,6 +124,12 @@ void Program::check_ref(const Ref &ref) const {
 void Program::check_quant(const Op &op, int64_t width) const {
     if (op.quant == kNone) fail(std::string(name_of(op.kind)) + " lacks its quantized rows");
     expect_width("a quantized value", quants_[op.quant].k, width);
+}
+
+// The rows must hold what the parts of a group read.
+void Program::check_reads(const MatrixGroup &group, int32_t quant) const {
+    const QuantBuffer &rows = quants_[quant];
+    if ((group.has_codes && !rows.codes) || (group.has_pairs && !rows.rounded)) fail("a product's quantized rows lack what its matrices read");
 }
 
 void Program::check_op(const Op &op, const FloatVector *vector) const {
@@ -200,7 +211,10 @@ void Program::check_matmul(const Op &op, const FloatVector *vector) const {
     const MatrixGroup &group = groups_[op.group];
     if (op.a.buffer == kNone) fail("a product lacks its input");
     expect_width("the input of a product", op.a.width, group.k);
-    if (group.has_quant && op.kind == OpKind::Matmul) check_quant(op, group.k);
+    if (group.has_quant() && op.kind == OpKind::Matmul) {
+        check_quant(op, group.k);
+        check_reads(group, op.quant);
+    }
     if (vector) expect_width("a bias", vector->size, group.n);
     if (op.kind == OpKind::Matmul) expect_width("the result of a product", op.out.width, group.n);
     else check_gated(op);
@@ -208,9 +222,10 @@ void Program::check_matmul(const Op &op, const FloatVector *vector) const {
 
 void Program::check_gated(const Op &op) const {
     const MatrixGroup &group = groups_[op.group];
-    if (group.has_quant) {
+    if (group.has_quant()) {
         if (op.input_quant == kNone) fail("a product lacks its quantized input");
         expect_width("a quantized value", quants_[op.input_quant].k, group.k);
+        check_reads(group, op.input_quant);
     }
     if (op.quant != kNone) check_quant(op, op.out.width);
     if (op.b.buffer == kNone) fail("a gated product lacks room for its halves");

@@ -18,7 +18,7 @@ void BarrierPlan::touch_quant(int32_t quant, bool writes, Share share) {
     if (quant == kNone) return;
     const QuantBuffer &buffer = program_.quants_[quant];
     if (buffer.private_offset != kShared && is_private(buffer.rows)) return;
-    const size_t bytes = Program::quant_bytes(program_.max_rows_of(buffer.rows), buffer.k);
+    const size_t bytes = Program::quant_bytes(program_.max_rows_of(buffer.rows), buffer.k, buffer.codes, buffer.rounded);
     now_.push_back({Space::Arena, buffer.offset, buffer.offset + bytes, kNone - 1 - quant, 0, 1, writes, share, 0});
 }
 

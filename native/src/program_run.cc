@@ -68,9 +68,11 @@ class Executor {
             place += round_up(bytes, kAlign);
             return data;
         };
-        QuantRows result;
+        QuantRows result = {};
         result.rows = rows(buffer.rows);
         result.k = buffer.k;
+        if (buffer.rounded) result.rounded = reinterpret_cast<float *>(take(4 * size_t(capacity) * rounded_stride(buffer.k)));
+        if (!buffer.codes) return result;
         result.q = reinterpret_cast<int8_t *>(take(32 * groups));
         result.scale = reinterpret_cast<float *>(take(4 * groups));
         result.scaled_sum = reinterpret_cast<float *>(take(4 * groups));
@@ -80,10 +82,16 @@ class Executor {
         return result;
     }
     // Columns [begin, end) of one row of quantized rows, both multiples of 32 or the end.
-    static QuantRows part_of_row(const QuantRows &whole, size_t row, int32_t begin, int32_t end) {
+    QuantRows part_of_row(const QuantRows &whole, size_t row, int32_t begin, int32_t end) const {
         const size_t at = (row * whole.k + begin) / 32;
-        return {1, end - begin, whole.q + 32 * at, whole.scale + at, whole.scaled_sum + at, whole.scaled_sum16 + 2 * at,
-                whole.start + at, whole.start16 + 2 * at};
+        QuantRows part = {};
+        part.rows = 1;
+        part.k = end - begin;
+        if (whole.rounded) part.rounded = whole.rounded + row * rounded_stride(whole.k) + k_.rounded_words * begin / 2;
+        if (whole.q)
+            part = {1, end - begin, whole.q + 32 * at, whole.scale + at, whole.scaled_sum + at, whole.scaled_sum16 + 2 * at,
+                    whole.start + at, whole.start16 + 2 * at, part.rounded};
+        return part;
     }
 
     void embed(const Op &op) {
@@ -105,10 +113,10 @@ class Executor {
     void multiply(const Op &op, int32_t quant_id, const Ref &out) {
         const MatrixGroup &group = p_.groups_[op.group];
         QuantRows q;
-        if (group.has_quant) q = quant(quant_id);
+        if (group.has_quant()) q = quant(quant_id);
         for (const Segment &s : shares(op).panels[thread_]) {
             const int32_t first = group.first[s.part];
-            const MatmulArgs args = {&group.parts[s.part]->view, at(op.a), ld(op.a), group.has_quant ? &q : nullptr,
+            const MatmulArgs args = {&group.parts[s.part]->view, at(op.a), ld(op.a), group.has_quant() ? &q : nullptr,
                                      op.vector ? op.vector + first : nullptr, at(out) + first, ld(out), 0, rows_,
                                      s.panel_begin, s.panel_end, op.accumulate};
             k_.matmul(&args);

@@ -14,11 +14,13 @@ struct LayoutName { Layout layout; const char *name; };
 constexpr LayoutName kLayouts[] = {
     {Layout::F32, "F32"}, {Layout::F16, "F16"}, {Layout::BF16, "BF16"}, {Layout::Q8, "Q8"},   {Layout::Q4, "Q4"},
     {Layout::Q4M, "Q4M"}, {Layout::Q5, "Q5"},   {Layout::Q5M, "Q5M"},   {Layout::Q6K, "Q6K"}, {Layout::Q4K, "Q4K"},
-    {Layout::Q5K, "Q5K"}, {Layout::Q3K, "Q3K"}, {Layout::Q2K, "Q2K"},
+    {Layout::Q5K, "Q5K"}, {Layout::Q3K, "Q3K"}, {Layout::Q2K, "Q2K"}, {Layout::BF16Pairs, "BF16Pairs"},
 };
 
 inline bool is_float(Layout layout) { return layout <= Layout::BF16; }
-inline int block_columns(Layout layout) { return is_float(layout) ? 1 : layout >= Layout::Q6K ? 256 : 32; }
+inline int block_columns(Layout layout) {
+    return is_float(layout) ? 1 : layout >= Layout::Q6K && layout <= Layout::Q2K ? 256 : 32;
+}
 
 enum class Fill { Random, Lowest, Highest, Mixed };   // of the codes
 
@@ -65,16 +67,28 @@ struct PackedWeights {
     }
 };
 
+// The definition of rounding to bfloat16: nearest, ties to even; what is below 2^-56 is zero.
+inline float define_rounded(float x) {
+    if (std::isnan(x)) return NAN;
+    if (std::fabs(x) < 0x1p-56f) return 0.0f;
+    if (std::isinf(x)) return x;
+    int exponent;
+    const double digits = std::ldexp(std::frexp((double)x, &exponent), 8);      // 8 binary digits before the point
+    return (float)std::ldexp(std::nearbyint(digits), exponent - 8);             // too large for a float: an infinity
+}
+
 // Memory of QuantRows.
 struct QuantMemory {
     std::vector<int8_t> q;
     std::vector<float> scale, sum, sum16;
     std::vector<int32_t> start, start16;
+    std::vector<float> rounded;
     QuantRows rows;
 
     QuantMemory(int m, int k)
         : q((size_t)m * k, 99), scale((size_t)m * k / 32), sum(scale.size()), sum16(2 * scale.size()), start(scale.size()),
-          start16(2 * scale.size()), rows{m, k, q.data(), scale.data(), sum.data(), sum16.data(), start.data(), start16.data()} {}
+          start16(2 * scale.size()), rounded((size_t)m * rounded_stride(k)),
+          rows{m, k, q.data(), scale.data(), sum.data(), sum16.data(), start.data(), start16.data(), rounded.data()} {}
     QuantMemory(const QuantMemory &) = delete;
 };
 
@@ -146,6 +160,21 @@ inline float float_weight(const Matrix &w, int n, int k) {
     return x;
 }
 
+inline float pair_weight(const Matrix &w, int n, int k) {
+    return bfloat_to_float(load_u16(w.data + w.panel_bytes * (size_t)(n / 16) + 64 * (size_t)(k / 2) + 4 * (n % 16) + 2 * (k % 2)));
+}
+
+// Of each pair the odd column first.
+inline std::vector<float> define_pairs_row(const Matrix &w, const float *x) {
+    std::vector<float> sums((size_t)w.n);
+    for (int n = 0; n < w.n; n++) {
+        float s = 0.0f;
+        for (int i = 0; i < w.k; i++) s = std::fma(pair_weight(w, n, i ^ 1), define_rounded(x[i ^ 1]), s);
+        sums[(size_t)n] = s;
+    }
+    return sums;
+}
+
 inline std::vector<float> define_float_row(const Matrix &w, const float *x) {
     std::vector<float> sums((size_t)w.n);
     for (int n = 0; n < w.n; n++) {
@@ -159,7 +188,8 @@ inline std::vector<float> define_float_row(const Matrix &w, const float *x) {
 inline std::vector<float> define_row(const Matrix &w, const float *x, size_t ldx, const QuantRows *qx, int m) {
     std::vector<float> sums;
     const bool quantized = with_format(w.layout, [&](auto format) { sums = define_quant_row<decltype(format)>(w, *qx, m); });
-    return quantized ? sums : define_float_row(w, x + m * ldx);
+    if (quantized) return sums;
+    return w.layout == Layout::BF16Pairs ? define_pairs_row(w, x + m * ldx) : define_float_row(w, x + m * ldx);
 }
 
 }  // namespace matmul_test

@@ -49,6 +49,8 @@ void test_case(const Case &c, Random &r, int shares) {
     QuantMemory pairs(c.m, is_float(c.layout.layout) ? 32 : c.k), wide(c.m, pairs.rows.k);
     if (!is_float(c.layout.layout)) define_quantize(x.data(), ldx, false, pairs);
     if (!is_float(c.layout.layout)) define_quantize(x.data(), ldx, true, wide);
+    QuantMemory own(c.m, pairs.rows.k);      // rounded by each set: how they lie is its own business
+    const bool rounds = c.layout.layout == Layout::BF16Pairs;
     std::vector<float> expected = old;      // columns past n keep their values
     for (int m = 0; m < c.m; m++) {
         const std::vector<float> sums = define_row(weights.matrix, x.data(), ldx, &pairs.rows, m);
@@ -57,16 +59,19 @@ void test_case(const Case &c, Random &r, int shares) {
             expected[m * ldy + n] = c.accumulate ? old[m * ldy + n] + s : s;
         }
     }
-    for (const Kernels *kernels : kernel_test::kernel_sets())
+    for (const Kernels *kernels : kernel_test::kernel_sets()) {
+        const QuantRows &rows = rounds ? own.rows : wide_start(kernels) ? wide.rows : pairs.rows;
+        if (rounds) kernels->quantize_rows(x.data(), ldx, &rows, 0, c.m);
         for (int share = 0; share < shares; share++) {
             std::vector<float> y = old;
-            const MatmulArgs args = {&weights.matrix, x.data(), ldx, wide_start(kernels) ? &wide.rows : &pairs.rows, c.bias ? bias.data() : nullptr,
+            const MatmulArgs args = {&weights.matrix, x.data(), ldx, &rows, c.bias ? bias.data() : nullptr,
                                      y.data(), ldy, 0, c.m, 0, (c.n + 15) / 16, c.accumulate};
             if (share == 0) kernels->matmul(&args);
             else run_shares(*kernels, args, c.m, (c.n + 15) / 16, r);
             check(kernel_test::same_bits(y, expected), "%s %s n %d k %d m %d fill %d extreme %d accumulate %d bias %d share %d",
                   kernels->name, c.layout.name, c.n, c.k, c.m, (int)c.fill, c.extreme, c.accumulate, c.bias, share);
         }
+    }
 }
 
 void test_layout(const LayoutName &layout) {
@@ -129,13 +134,54 @@ void test_not_finite() {
                 kernels->quantize_rows(x.data(), k, &quant.rows, 0, rows);
                 kernels->matmul(&args);
                 kernels->quantize_rows(broken.data(), k, &quant.rows, 0, rows);
-                check(std::isnan(quant.scale[2 * (k / 32) + 77 / 32]), "%s scale of a group with %g", kernels->name, bad);
+                if (layout.layout != Layout::BF16Pairs) check(std::isnan(quant.scale[2 * (k / 32) + 77 / 32]), "%s scale of a group with %g", kernels->name, bad);
                 args.y = y.data();
                 kernels->matmul(&args);
                 for (int i = 0; i < rows * n; i++)
-                    check(i / n == 2 ? std::isnan(y[(size_t)i]) : std::memcmp(&y[(size_t)i], &clean[(size_t)i], 4) == 0,
+                    check(i / n == 2 ? !std::isfinite(y[(size_t)i]) && (layout.layout == Layout::BF16Pairs || std::isnan(y[(size_t)i])) : std::memcmp(&y[(size_t)i], &clean[(size_t)i], 4) == 0,
                           "%s %s with %g: output %d of row %d", kernels->name, layout.name, bad, i % n, i / n);
             }
+    }
+}
+
+// Numbers of every size: what is too small for a sum that is not subnormal, sums that overflow, infinities and NaN. The bits
+// are the definition's on every set, whether its instructions flush subnormal numbers or not.
+void test_pairs_of_any_size() {
+    Random r(31);
+    const float odd[] = {0.0f,      -0.0f,     1e-45f,    -1e-40f,  0x1p-126f, 0x1.fep-57f,   0x1p-56f,         -0x1.02p-56f,   0x1.01p-56f,  0x1.03p-56f,
+                         0x1p-55f,  0x1.ffp0f, 0x1.01p0f, -0x1.03p0f, 1e30f,   0x1.fep127f,   0x1.fffffep127f,  0x1.fefffep127f, (float)INFINITY, (float)NAN};
+    for (int trial = 0; trial < 60; trial++) {
+        const int n = 1 + r.below(40), k = 32 * (1 + r.below(6)), m = 1 + r.below(18), low = trial % 3 == 0 ? 71 : 1;
+        const auto any = [&](int highest) {     // a float of random digits with an exponent in [low, highest)
+            if (trial % 3 == 2 && r.below(40) == 0) return odd[r.below((int)(sizeof odd / sizeof *odd))];
+            return bits_float(r.next() << 31 | (uint32_t)(low + r.below(highest - low)) << 23 | (r.next() & 0x7fffff));
+        };
+        std::vector<uint16_t> source((size_t)n * k);
+        for (uint16_t &w : source) w = (uint16_t)(float_bits(any(trial % 3 == 0 ? 80 : 254)) >> 16);
+        std::vector<float> x((size_t)m * k);
+        for (float &v : x) v = any(trial % 3 == 0 ? 80 : 254);
+        std::vector<uint8_t> memory(panel_bytes(Layout::BF16Pairs, k) * (size_t)((n + 15) / 16) + 64);
+        uint8_t *data = memory.data() + (64 - (uintptr_t)memory.data() % 64) % 64;
+        check(pack_rows(kBfloatPairs, (const uint8_t *)source.data(), 2 * (size_t)k, nullptr, n, k, 0, n, data), "pack pairs");
+        const Matrix w = {Layout::BF16Pairs, n, k, data, panel_bytes(Layout::BF16Pairs, k)};
+        for (const Kernels *kernels : kernel_test::kernel_sets()) {
+            QuantMemory rows(m, k);
+            rows.rows.q = nullptr;
+            std::vector<float> y((size_t)m * n);
+            kernels->quantize_rows(x.data(), (size_t)k, &rows.rows, 0, m);
+            check(rows.q[0] == 99, "%s quantized what nobody wants", kernels->name);
+            const MatmulArgs args = {&w, nullptr, 0, &rows.rows, nullptr, y.data(), (size_t)n, 0, m, 0, (n + 15) / 16, 0};
+            kernels->matmul(&args);
+            for (int row = 0; row < m; row++) {
+                const std::vector<float> expected = define_pairs_row(w, x.data() + (size_t)row * k);
+                for (int i = 0; i < n; i++) {
+                    const float got = y[(size_t)row * n + i], wanted = expected[(size_t)i];
+                    check(std::isnan(wanted) ? std::isnan(got) : float_bits(got) == float_bits(wanted),
+                          "%s pairs of any size n %d k %d m %d trial %d: %a instead of %a", kernels->name, n, k, m, trial, got, wanted);
+                    check(wanted == 0 || std::fabs(wanted) >= 0x1p-126f || std::isnan(wanted), "a subnormal sum %a", wanted);
+                }
+            }
+        }
     }
 }
 
@@ -170,6 +216,7 @@ int main() {
     }
     test_quantize();
     test_not_finite();
+    test_pairs_of_any_size();
     test_halves();
     return kernel_test::report("test_matmul");
 }

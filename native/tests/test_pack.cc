@@ -118,6 +118,34 @@ void test_f32() {
     }
 }
 
+// bfloat16 in pairs holds the values that it holds in columns, but for those that count as zero; in any order of rows.
+void test_pairs() {
+    std::vector<uint8_t> source = source_of(30);
+    const size_t row_bytes = source.size() / kRowCount;
+    const uint16_t small[] = {0x0001, 0x8001, 0x237f, 0xa37f, 0x2380, 0xa380, 0x7f80, 0xff7f};     // 2^-56 is 0x2380
+    for (size_t i = 0; i < 8; i++) std::memcpy(source.data() + 6 * i, &small[i], 2);
+    Panels columns(Layout::BF16, kRowCount, kColumns), pairs(Layout::BF16Pairs, kRowCount, kColumns);
+    int32_t order[kRowCount];
+    for (int i = 0; i < kRowCount; i++) order[i] = (8 * i + 3) % kRowCount;
+    check(pack_rows(30, source.data(), row_bytes, order, kRowCount, kColumns, 0, kRowCount, columns.data()), "pack BF16");
+    for (int begin : {0, 16}) check(pack_rows(kBfloatPairs, source.data(), row_bytes, order, kRowCount, kColumns, begin, begin ? kRowCount : 16, pairs.data()), "pack pairs");
+    std::vector<float> expected = read_back(*kernel_test::kernel_sets()[0], columns.matrix, 0.7f);
+    int zeros = 0;
+    for (float &v : expected)
+        if (v != 0 && std::fabs(v) < 0.7f * 0x1p-56f) v = 0, zeros++;
+    check(zeros >= 4, "the test needs numbers that become zero");
+    for (const Kernels *kernels : kernel_test::kernel_sets()) {
+        const std::vector<float> got = read_back(*kernels, pairs.matrix, 0.7f);
+        for (size_t i = 0; i < got.size(); i++) check(got[i] == expected[i], "%s pairs: value %zu is %a, not %a", kernels->name, i, got[i], expected[i]);
+    }
+    const std::vector<float> padding = read_back(*kernel_test::kernel_sets()[0], {Layout::BF16Pairs, 32, kColumns, pairs.data(), pairs.matrix.panel_bytes}, 1.0f);
+    for (size_t i = expected.size(); i < padding.size(); i++) check(padding[i] == 0.0f, "pairs: padding row");
+    Layout layout;
+    check(layout_of_source(kBfloatPairs, &layout) && layout == Layout::BF16Pairs, "pairs have a layout");
+    check(panel_bytes(Layout::BF16Pairs, 48) == 0, "pairs of half a group");
+    check(!pack_rows(kBfloatPairs, source.data(), 96, nullptr, 16, 48, 0, 16, pairs.data()), "half a group of pairs");
+}
+
 // What cannot be packed is refused, and nothing is written.
 void test_refusals() {
     Layout layout;
@@ -145,7 +173,7 @@ void test_refusals() {
 void test_sizes() {
     const struct { Layout layout; double bits; } sizes[] = {
         {Layout::F32, 32}, {Layout::F16, 16}, {Layout::BF16, 16}, {Layout::Q8, 8.5}, {Layout::Q4, 4.5}, {Layout::Q4M, 5}, {Layout::Q5, 5.5},
-        {Layout::Q5M, 6}, {Layout::Q6K, 6.5625}, {Layout::Q4K, 4.625}, {Layout::Q5K, 5.625}, {Layout::Q3K, 3.5625}, {Layout::Q2K, 2.625}};
+        {Layout::Q5M, 6}, {Layout::Q6K, 6.5625}, {Layout::Q4K, 4.625}, {Layout::Q5K, 5.625}, {Layout::Q3K, 3.5625}, {Layout::Q2K, 2.625}, {Layout::BF16Pairs, 16}};
     for (const auto &s : sizes)
         check((double)panel_bytes(s.layout, 2048) * 8 / (16 * 2048) == s.bits, "layout %d: bits per weight", (int)s.layout);
 }
@@ -155,6 +183,7 @@ void test_sizes() {
 int main() {
     for (const Known &known : kKnown) test_type(known);
     test_f32();
+    test_pairs();
     test_refusals();
     test_sizes();
     std::printf("12 block types equal the gguf package bit for bit, in order and permuted; F32, refusals, sizes\n");

@@ -12,7 +12,7 @@
 
 namespace headrace {
 
-// How a weight matrix lies in memory. All but the float layouts are panels of 16 output rows x 32 columns ("step").
+// How a weight matrix lies in memory. Quantized layouts are panels of 16 output rows x 32 columns ("step").
 enum class Layout : int32_t {
     F32 = 0,    // panel [K][16] float
     F16 = 1,    // panel [K][16] half
@@ -27,6 +27,7 @@ enum class Layout : int32_t {
     Q5K = 10,   // 5 bits, groups of 32, u8 sub-scale and sub-minimum, f16 pair per 256          (Q5_K)
     Q3K = 11,   // 3 bits centred at 4, groups of 16, int8 sub-scale, f16 super-scale per 256    (Q3_K)
     Q2K = 12,   // 2 bits, groups of 16, u8 sub-scale and sub-minimum, f16 pair per 256          (Q2_K)
+    BF16Pairs = 13,     // panel [K/2][16][2] bfloat16; activations are rounded to bfloat16, too (kernels/matmul_float.cc)
 };
 
 // A packed weight matrix W [n, k]. Panels are contiguous; n is padded to a multiple of 16 with zero rows.
@@ -37,7 +38,12 @@ struct Matrix {
     size_t panel_bytes;         // distance between panels
 };
 
-// Rows of activations quantized to int8, symmetric, groups of 32 (the quantizer never makes -128).
+// Layout BF16Pairs takes numbers below this magnitude for zero. Products of two others are multiples of 2^-126, and so are
+// their sums: none is subnormal, and instructions that flush subnormal numbers give the same as those that do not.
+constexpr float kLeastBfloat = 0x1p-56f;
+
+// Rows of activations as products want them: quantized to int8, symmetric, groups of 32 (the quantizer never makes -128),
+// and rounded to bfloat16. What nobody wants is null: `q` and all that follow it, or `rounded`.
 struct QuantRows {
     int32_t rows, k;            // k is a multiple of 32
     int8_t *q;                  // [rows][k]
@@ -47,13 +53,18 @@ struct QuantRows {
     int32_t *start;             // [rows][k/32]  -8 * sum(q), start of the integer sums of centred weights: AVX-512 one
                                 //               int32, else the sums of k % 4 < 2 and k % 4 >= 2 as a pair of int16
     int32_t *start16;           // [rows][k/16]  the same per 16 values
+    float *rounded = nullptr;   // [rows][rounded_stride(k)]  values rounded to bfloat16: as floats; with AVX512_BF16 k/2
+                                //               pairs, the even value in the low half
 };
+
+// Words between rounded rows: never a multiple of 4 KB, else the rows of a tile would compete for one set of the first cache.
+static inline size_t rounded_stride(int32_t k) { return (size_t)k + (k % 1024 ? 0 : 16); }
 
 // y[m][0..n) for rows [row_begin, row_end) and panels [panel_begin, panel_end): (accumulate ? y : 0) + x W^T + bias.
 struct MatmulArgs {
     const Matrix *w;
     const float *x; size_t ldx;         // float rows, used by float layouts; ldx in floats
-    const QuantRows *qx;                // quantized rows, used by the others
+    const QuantRows *qx;                // quantized or rounded rows, used by the others
     const float *bias;                  // [n] or null
     float *y; size_t ldy;               // ldy >= n; columns past n are not written
     int32_t row_begin, row_end, panel_begin, panel_end;
@@ -187,6 +198,7 @@ struct SampleArgs {                     // one row of logits -> one token; see c
 // Functions whose work is shared take (thread, threads) and choose their own static share of it.
 struct Kernels {
     const char *name;                   // "portable", "avx2", "avx512", "neon", "neondot"
+    int32_t rounded_words;              // words that a pair of rounded values takes (QuantRows): 1 or 2
     void (*quantize_rows)(const float *x, size_t ldx, const QuantRows *out, int32_t row_begin, int32_t row_end);
     void (*matmul)(const MatmulArgs *args);
     void (*embed)(const Matrix *table, const int32_t *ids, int32_t begin, int32_t end, float scale, float *y, size_t ldy);
@@ -223,18 +235,22 @@ SharedPrefixes share_prefixes(const Batch &batch, int32_t block_size, int32_t *r
 
 // ---- packing (portable, at load; src/pack/*.cc) ----
 size_t panel_bytes(Layout layout, int32_t k);
-// Source types are numbered as in GGUF (0 F32, 1 F16, 2 Q4_0, 3 Q4_1, 6 Q5_0, 7 Q5_1, 8 Q8_0, 10 Q2_K .. 14 Q6_K, 30 BF16).
+// Source types are numbered as in GGUF (0 F32, 1 F16, 2 Q4_0, 3 Q4_1, 6 Q5_0, 7 Q5_1, 8 Q8_0, 10 Q2_K .. 14 Q6_K, 30 BF16);
+// kBfloatPairs is BF16 to be packed as BF16Pairs.
+constexpr int32_t kBfloatPairs = 1030;
 // Returns false for a type that has no layout.
 bool layout_of_source(int32_t source_type, Layout *layout);
 // Pack rows [row_begin, row_end) of a source matrix [n, k] (row-major, `row_bytes` apart); row i of the packed matrix is
-// source row order[i] (order may be null). Rows must come in whole panels of 16, the last may be short. Lossless.
+// source row order[i] (order may be null). Rows must come in whole panels of 16, the last may be short. Lossless, but for
+// numbers below kLeastBfloat in BF16Pairs.
 bool pack_rows(int32_t source_type, const uint8_t *source, size_t row_bytes, const int32_t *order, int32_t n, int32_t k,
                int32_t row_begin, int32_t row_end, uint8_t *dst);
 
 // ---- dispatch (src/dispatch.cc) ----
 const Kernels *portable_kernels();
 const Kernels *avx2_kernels();          // null when not built in
-const Kernels *avx512_kernels();
+const Kernels *avx512_kernels();        // multiplies bfloat16 with AVX512_BF16 where that is there
+const Kernels *avx512_plain_kernels();  // never does; the same bits
 const Kernels *neon_kernels();
 const Kernels *neondot_kernels();       // NEON with dot products of bytes (ARMv8.2)
 const Kernels *best_kernels();          // by cpuid; never null

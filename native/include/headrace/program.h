@@ -38,7 +38,8 @@ struct Ref { int32_t buffer = kNone, column = 0, width = 0; };
 // Offsets are bytes: into the arena, and into each thread's private memory (kShared: the buffer has no private copies).
 constexpr size_t kShared = SIZE_MAX;
 struct Buffer { size_t offset; int32_t ld; Rows rows; size_t private_offset; };
-struct QuantBuffer { size_t offset; int32_t k; Rows rows; size_t private_offset; };
+// Rows for products that do not read floats: int8 codes, values rounded to bfloat16, or both (QuantRows).
+struct QuantBuffer { size_t offset; int32_t k; Rows rows; size_t private_offset; bool codes = true, rounded = false; };
 
 enum class OpKind : int32_t {
     Embed, RmsNorm, Quantize, Matmul, GatedMatmul, HeadNorm, Rope, KVWrite, Attention,
@@ -51,7 +52,8 @@ struct MatrixGroup {
     std::vector<std::shared_ptr<PackedMatrix>> parts;
     std::vector<int32_t> first;
     int32_t n = 0, k = 0;
-    bool has_float = false, has_quant = false;
+    bool has_float = false, has_codes = false, has_pairs = false;      // what its parts read
+    bool has_quant() const { return has_codes || has_pairs; }
 };
 
 // Panels of one part, the share of one thread.
@@ -133,7 +135,7 @@ class Program {
     size_t num_barriers(int mode) const;
     size_t bytes() const;
 
-    static size_t quant_bytes(int32_t rows, int32_t k);
+    static size_t quant_bytes(int32_t rows, int32_t k, bool codes, bool rounded);
 
   private:
     friend class BarrierPlan;
@@ -143,6 +145,7 @@ class Program {
     bool writes_private(const Op &op) const;    // a norm or quantization whose results have private copies
     void check_ref(const Ref &ref) const;
     void check_quant(const Op &op, int64_t width) const;
+    void check_reads(const MatrixGroup &group, int32_t quant) const;
     void check_op(const Op &op, const FloatVector *vector) const;
     void check_matmul(const Op &op, const FloatVector *vector) const;
     void check_gated(const Op &op) const;

@@ -6,9 +6,11 @@
 //     #include "kernels/decl.h"
 //     #undef HR_ISA
 //
+// (avx512bf16 has only `matmul` and `quantize_rows`, whose other parts are avx512's)
+//
 // and a kernel source includes it with the HR_ISA that the build passes on the command line.
 #ifndef HR_ISA
-#error "define HR_ISA (portable, avx2, avx512, neon or neondot) before including kernels/decl.h"
+#error "define HR_ISA (portable, avx2, avx512, avx512bf16, neon or neondot) before including kernels/decl.h"
 #endif
 #include "headrace/kernels.h"
 
@@ -36,7 +38,7 @@ void sample(SampleArgs *args);
 void logprobs(const float *logits, int32_t vocab, int32_t token, int32_t k, float *logprob, int32_t *rank,
               int32_t *top_ids, float *top_logprobs);
 
-// Parts of `matmul`: the layouts with float weights and those with quantized weights.
+// Parts of `matmul`: the layouts with float weights (BF16Pairs included) and those with quantized weights.
 void matmul_float(const MatmulArgs *args);
 void matmul_quant(const MatmulArgs *args);
 

@@ -28,7 +28,7 @@ template <class F> void embed_row(const uint8_t *block, int row, int k, float sc
 
 void embed_float_row(Layout layout, const uint8_t *panel, int row, int k, float scale, float *y) {
     for (int i = 0; i < k; i++) {
-        const size_t at = (size_t)kRows * i + row;
+        const size_t at = layout == Layout::BF16Pairs ? 2 * ((size_t)kRows * (i / 2) + row) + i % 2 : (size_t)kRows * i + row;
         float value;
         if (layout == Layout::F32) std::memcpy(&value, panel + 4 * at, 4);
         else if (layout == Layout::F16) value = half_to_float(load_u16(panel + 2 * at));

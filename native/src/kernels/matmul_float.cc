@@ -1,8 +1,11 @@
-// y = x W^T (+ y) (+ bias) for float weights (F32, F16, BF16), and the door to the quantized product.
+// y = x W^T (+ y) (+ bias) for float weights (F32, F16, BF16, BF16Pairs), and the door to the quantized product.
 //
 // One chain of fused multiply-adds in ascending k per output element, from zero; then s + bias, then y_old + s. A panel is
 // [K][16]. A tile keeps M rows x P panels of sums in registers: many chains side by side hide the latency of the
 // multiply-add, and each activation that is read serves P panels. docs/kernels_float.md has the arithmetic and the ladder.
+//
+// BF16Pairs: activations are rounded to bfloat16 and k goes 1, 0, 3, 2, 5, 4 ...: what vdpbf16ps does with a pair. Others do it
+// with two fused multiply-adds. Products of two bfloat16 are exact and no sum is subnormal (kLeastBfloat): same bits.
 //
 //   one tile of rows   for P panels: for k                                   panels fetched ahead of use
 //   more               for block of rows: for P panels: for piece of K: for tile: for k in piece
@@ -14,19 +17,36 @@
 #include "kernels/matmul_quant.h"
 
 namespace headrace {
+#if defined(HR_SIMD_AVX512BF16)
+namespace avx512 { void matmul_quant(const MatmulArgs *args); }
+#endif
 namespace HR_ISA {
 
 namespace {
 
-template <Layout L> constexpr int kRowBytes = L == Layout::F32 ? 64 : 32;   // of one k in a panel
+// A step of a panel is one k, or a pair.
+template <Layout L> constexpr int kStepBytes = L == Layout::F32 || L == Layout::BF16Pairs ? 64 : 32;
+template <Layout L> constexpr int kStepColumns = L == Layout::BF16Pairs ? 2 : 1;
+#if defined(HR_SIMD_AVX512BF16)
+constexpr bool kMultipliesPairs = true;
+#else
+constexpr bool kMultipliesPairs = false;
+#endif
+template <Layout L> constexpr bool kSplitsPairs = L == Layout::BF16Pairs && !kMultipliesPairs;
+template <Layout L> constexpr int kStepWords = kSplitsPairs<L> ? 2 : 1;    // 32-bit words of a row's activations in a step
 
 #if defined(HR_SIMD_AVX512)
 struct Word { __m512 v; };                       // kWords of them hold one k of a panel
 constexpr int kWords = 1;
 constexpr int kTileRows = 14;                    // x 2 panels: 28 sums, 2 weights, 1 activation of 32 registers
 
-template <Layout L> HR_INLINE Word weight(const uint8_t *w, int) {
-    if constexpr (L == Layout::F32) {
+// `half`: which of a pair that is split.
+template <Layout L> HR_INLINE Word weight(const uint8_t *w, int, int half) {
+    if constexpr (kSplitsPairs<L>) {
+        const __m512i pairs = _mm512_loadu_si512(w);
+        if (half) return {_mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000u)))};
+        return {_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))};
+    } else if constexpr (kStepBytes<L> == 64) {
         return {_mm512_loadu_ps(w)};
     } else {
         const __m256i half = _mm256_loadu_si256((const __m256i *)w);
@@ -35,7 +55,12 @@ template <Layout L> HR_INLINE Word weight(const uint8_t *w, int) {
     }
 }
 HR_INLINE Word everywhere(float x) { return {_mm512_set1_ps(x)}; }
-HR_INLINE Word multiply_add(Word a, Word b, Word c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+template <Layout L> HR_INLINE Word multiply_add(Word a, Word b, Word c) {
+#if defined(HR_SIMD_AVX512BF16)
+    if constexpr (L == Layout::BF16Pairs) return {_mm512_dpbf16_ps(c.v, (__m512bh)a.v, (__m512bh)b.v)};
+#endif
+    return {_mm512_fmadd_ps(a.v, b.v, c.v)};
+}
 HR_INLINE Word read(const float *p) { return {_mm512_loadu_ps(p)}; }
 HR_INLINE void write(float *p, Word a) { _mm512_storeu_ps(p, a.v); }
 
@@ -47,13 +72,17 @@ using Word = F8;
 constexpr int kWords = 2;
 constexpr int kTileRows = 6;                     // x 1 panel: 12 sums, 2 weights, 1 activation of 16 registers
 
-template <Layout L> HR_INLINE Word weight(const uint8_t *w, int word) {
+template <Layout L> HR_INLINE Word weight(const uint8_t *w, int word, int half) {
     if constexpr (L == Layout::F32) return load((const float *)w + 8 * word);
     if constexpr (L == Layout::F16) return load_half(w + 16 * word);
+    if constexpr (L == Layout::BF16Pairs) {
+        const I8 pairs = load((const int32_t *)w + 8 * word);
+        return as_float(half ? pairs & splat((int32_t)0xffff0000u) : shift_left<16>(pairs));
+    }
     else return load_bfloat(w + 16 * word);
 }
 HR_INLINE Word everywhere(float x) { return splat(x); }
-HR_INLINE Word multiply_add(Word a, Word b, Word c) { return fma(a, b, c); }
+template <Layout L> HR_INLINE Word multiply_add(Word a, Word b, Word c) { return fma(a, b, c); }
 HR_INLINE Word read(const float *p) { return load(p); }
 HR_INLINE void write(float *p, Word a) { store(p, a); }
 
@@ -64,11 +93,11 @@ constexpr bool kConverts = true;
 
 constexpr int kAhead = 2048;                     // bytes: how far ahead of use a panel is fetched; twice as far if alone
 
-// The weights of P neighbouring panels, `stride` bytes apart, for k columns.
+// The weights of P neighbouring panels, `stride` bytes apart.
 struct Weights {
     const uint8_t *data;
     size_t stride;
-    int k;
+    int steps;
 };
 
 struct Activations {
@@ -76,29 +105,34 @@ struct Activations {
     size_t ld;
 };
 
-// One k: sums += weights of P panels * activations of M rows.
-template <Layout L, int M, int P>
+// One k, or a pair in one instruction: sums += weights of P panels * activations of M rows.
+template <Layout L, int M, int P, int Half>
 HR_INLINE void add_column(const uint8_t *w, size_t stride, Activations a, Word sums[M][P * kWords]) {
     constexpr int WIDTH = P * kWords;
     if constexpr (M <= 3) {                      // the shorter side is kept: few registers beside the sums
         Word x[M];
         HR_UNROLL for (int m = 0; m < M; m++) x[m] = everywhere(a.x[m * a.ld]);
         HR_UNROLL for (int p = 0; p < WIDTH; p++) {
-            const Word v = weight<L>(w + stride * (p / kWords), p % kWords);
+            const Word v = weight<L>(w + stride * (p / kWords), p % kWords, Half);
             HR_UNROLL for (int m = 0; m < M; m++) {
-                sums[m][p] = multiply_add(v, x[m], sums[m][p]);
+                sums[m][p] = multiply_add<L>(v, x[m], sums[m][p]);
                 pin(sums[m][p]);
             }
         }
         return;
     }
     Word v[WIDTH];
-    HR_UNROLL for (int p = 0; p < WIDTH; p++) v[p] = weight<L>(w + stride * (p / kWords), p % kWords);
+    HR_UNROLL for (int p = 0; p < WIDTH; p++) v[p] = weight<L>(w + stride * (p / kWords), p % kWords, Half);
     HR_UNROLL for (int m = 0; m < M; m++) {
         const Word x = everywhere(a.x[m * a.ld]);
-        HR_UNROLL for (int p = 0; p < WIDTH; p++) sums[m][p] = multiply_add(v[p], x, sums[m][p]);
+        HR_UNROLL for (int p = 0; p < WIDTH; p++) sums[m][p] = multiply_add<L>(v[p], x, sums[m][p]);
     }
     HR_UNROLL for (int m = 0; m < M; m++) HR_UNROLL for (int p = 0; p < WIDTH; p++) pin(sums[m][p]);
+}
+
+template <Layout L, int M, int P> HR_INLINE void add_step(const uint8_t *w, size_t stride, Activations a, Word sums[M][P * kWords]) {
+    if constexpr (kSplitsPairs<L>) add_column<L, M, P, 1>(w, stride, {a.x + 1, a.ld}, sums);
+    add_column<L, M, P, 0>(w, stride, a, sums);
 }
 
 // sums[M][P * 16] (+)= M rows x P panels. Streaming tiles fetch ahead; near the end of a panel, from the panels of the
@@ -112,16 +146,16 @@ HR_NOINLINE void tile(Weights w, Activations a, float *sums, bool resume) {
     if (resume)
         HR_UNROLL for (int m = 0; m < M; m++)
             HR_UNROLL for (int p = 0; p < WIDTH; p++) acc[m][p] = read(sums + kRows * P * m + FLOATS * p);
-    const uint8_t *data = w.data, *const end = data + (size_t)kRowBytes<L> * w.k;
+    const uint8_t *data = w.data, *const end = data + (size_t)kStepBytes<L> * w.steps;
     if constexpr (Streams) {
         const uint8_t *const turn = end - data > AHEAD ? end - AHEAD : data;
         for (size_t ahead = AHEAD; data < end; ahead += (P - 1) * w.stride)
-            for (const uint8_t *const stop = data < turn ? turn : end; data < stop; data += kRowBytes<L>, a.x++) {
+            for (const uint8_t *const stop = data < turn ? turn : end; data < stop; data += kStepBytes<L>, a.x += kStepWords<L>) {
                 HR_UNROLL for (int p = 0; p < P; p++) prefetch(data + ahead + w.stride * p);
-                add_column<L, M, P>(data, w.stride, a, acc);
+                add_step<L, M, P>(data, w.stride, a, acc);
             }
     } else {
-        for (; data < end; data += kRowBytes<L>, a.x++) add_column<L, M, P>(data, w.stride, a, acc);
+        for (; data < end; data += kStepBytes<L>, a.x += kStepWords<L>) add_step<L, M, P>(data, w.stride, a, acc);
     }
     HR_UNROLL for (int m = 0; m < M; m++)
         HR_UNROLL for (int p = 0; p < WIDTH; p++) write(sums + kRows * P * m + FLOATS * p, acc[m][p]);
@@ -138,61 +172,66 @@ template <int P> HR_INLINE void write_panels(const MatmulArgs &a, int panel, int
         for (int p = 0; p < P; p++) write_out(a, panel + p, (size_t)(row + i), sums + kRows * (P * i + p));
 }
 
-HR_INLINE Weights weights_of(const MatmulArgs &a, int panel) {
-    return {a.w->data + a.w->panel_bytes * (size_t)panel, a.w->panel_bytes, a.w->k};
+template <Layout L> HR_INLINE Weights weights_of(const MatmulArgs &a, int panel) {
+    return {a.w->data + a.w->panel_bytes * (size_t)panel, a.w->panel_bytes, a.w->k / kStepColumns<L>};
 }
 
-HR_INLINE Activations activations_of(const MatmulArgs &a, int row) { return {a.x + (size_t)row * a.ldx, a.ldx}; }
+// From a row and a step on.
+template <Layout L> HR_INLINE Activations activations_of(const MatmulArgs &a, int row, int step) {
+    const bool pairs = L == Layout::BF16Pairs;
+    const size_t ld = pairs ? rounded_stride(a.w->k) : a.ldx;
+    return {(pairs ? a.qx->rounded : a.x) + (size_t)row * ld + kStepWords<L> * step, ld};
+}
 
 // All rows, at most one tile, and the panels from `panel` on, P at a time; what is left goes to smaller P.
 template <Layout L, int P> void multiply_few(const MatmulArgs &a, int panel) {
     alignas(64) float sums[most_rows(P) * P * kRows];
     const int rows = a.row_end - a.row_begin;
     for (; panel + P <= a.panel_end; panel += P) {
-        tile_of<L, P, true>(rows, weights_of(a, panel), activations_of(a, a.row_begin), sums, false);
+        tile_of<L, P, true>(rows, weights_of<L>(a, panel), activations_of<L>(a, a.row_begin, 0), sums, false);
         write_panels<P>(a, panel, a.row_begin, rows, sums);
     }
     if constexpr (P > 1)
         if (panel < a.panel_end) multiply_few<L, P / 2>(a, panel);
 }
 
-// floats[P][kPiece][16] = columns [0, w.k) of P panels; asks for the piece after them.
+// floats[P][kPiece][16] = columns [0, w.steps) of P panels; asks for the piece after them.
 template <Layout L, int P> void convert(Weights w, float *floats) {
     for (int p = 0; p < P; p++) {
         const uint8_t *data = w.data + w.stride * p;
-        for (int i = 0; i < w.k; i++, data += kRowBytes<L>) {
-            prefetch(data + kRowBytes<L> * kPiece);
+        for (int i = 0; i < w.steps; i++, data += kStepBytes<L>) {
+            prefetch(data + kStepBytes<L> * kPiece);
             HR_UNROLL for (int word = 0; word < kWords; word++)
-                write(floats + kRows * (kPiece * p + i) + kRows / kWords * word, weight<L>(data, word));
+                write(floats + kRows * (kPiece * p + i) + kRows / kWords * word, weight<L>(data, word, 0));
         }
     }
 }
 
-// sums[end - begin][P * 16] (+)= rows [begin, end) of a piece of K that starts at column k.
-template <Layout L, int P> void add_piece(const MatmulArgs &a, int begin, int end, int k, Weights piece, float *sums) {
+// sums[end - begin][P * 16] (+)= rows [begin, end) of a piece of K that starts at a step.
+template <Layout L, int P> void add_piece(const MatmulArgs &a, int begin, int end, int step, Weights piece, float *sums) {
     for (int row = begin; row < end;) {
         const int m = next_tile(end - row, most_rows(P));
-        const Activations x = {a.x + (size_t)row * a.ldx + k, a.ldx};
-        tile_of<L, P, !kConverts>(m, piece, x, sums + kRows * P * (row - begin), k > 0);
+        tile_of<L, P, !kConverts>(m, piece, activations_of<L>(a, row, step), sums + kRows * P * (row - begin), step > 0);
         row += m;
     }
 }
 
 // Rows [begin, end), at most kBlockRows, and the panels from `panel` on.
 template <Layout L, int P> void multiply_block(const MatmulArgs &a, int begin, int end, int panel) {
-    constexpr bool CONVERTS = kConverts && L != Layout::F32;
+    constexpr bool CONVERTS = kConverts && kStepBytes<L> == 32;     // a pair is two floats at once: that costs little
     alignas(64) float sums[kBlockRows * P * kRows], floats[CONVERTS ? P * kPiece * kRows : 1];
     for (; panel + P <= a.panel_end; panel += P) {
-        for (int k = 0; k < a.w->k; k += kPiece) {
-            Weights piece = weights_of(a, panel);
-            piece.data += (size_t)kRowBytes<L> * k;
-            piece.k = least(kPiece, a.w->k - k);
+        const Weights whole = weights_of<L>(a, panel);
+        for (int step = 0; step < whole.steps; step += kPiece) {
+            Weights piece = whole;
+            piece.data += (size_t)kStepBytes<L> * step;
+            piece.steps = least(kPiece, whole.steps - step);
             if constexpr (CONVERTS) {
                 convert<L, P>(piece, floats);
-                piece = {(const uint8_t *)floats, sizeof(float) * kPiece * kRows, piece.k};
-                add_piece<Layout::F32, P>(a, begin, end, k, piece, sums);
+                piece = {(const uint8_t *)floats, sizeof(float) * kPiece * kRows, piece.steps};
+                add_piece<Layout::F32, P>(a, begin, end, step, piece, sums);
             } else {
-                add_piece<L, P>(a, begin, end, k, piece, sums);
+                add_piece<L, P>(a, begin, end, step, piece, sums);
             }
         }
         write_panels<P>(a, panel, begin, end - begin, sums);
@@ -217,13 +256,18 @@ void matmul_float(const MatmulArgs *args) {
         case Layout::F32: multiply_float<Layout::F32>(*args); break;
         case Layout::F16: multiply_float<Layout::F16>(*args); break;
         case Layout::BF16: multiply_float<Layout::BF16>(*args); break;
+        case Layout::BF16Pairs: multiply_float<Layout::BF16Pairs>(*args); break;
         default: break;
     }
 }
 
 void matmul(const MatmulArgs *args) {
-    if (args->w->layout <= Layout::BF16) matmul_float(args);
+    if (args->w->layout <= Layout::BF16 || args->w->layout == Layout::BF16Pairs) matmul_float(args);
+#if defined(HR_SIMD_AVX512BF16)
+    else avx512::matmul_quant(args);
+#else
     else matmul_quant(args);
+#endif
 }
 
 }  // namespace HR_ISA

@@ -5,6 +5,8 @@
 //    reports it. The maximum is taken over the bit patterns of |x| as integers, which orders NaN above infinity above all.
 //  - A group whose top is below 2^-100 becomes zero: 127 / top would overflow.
 // All instruction sets do the same IEEE operations (one division each, one multiplication, one rounding): same bits.
+//
+// Or round them to the nearest bfloat16, ties to even, for the layout BF16Pairs; |x| < 2^-56 becomes zero.
 #include "kernels/decl.h"
 #include "simd/simd.h"
 
@@ -98,10 +100,28 @@ HR_INLINE void quantize_row(const float *x, const QuantRows *out, size_t row) {
     }
 }
 
+// x as the nearest bfloat16, in the upper half of a float.
+HR_INLINE uint32_t rounded_bits(float x) {
+    const uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu;
+    const uint32_t nearest = (bits + 0x7fffu + (bits >> 16 & 1)) & 0xffff0000u;
+    return magnitude > 0x7f800000u ? 0x7fc00000u : magnitude < float_bits(kLeastBfloat) ? 0 : nearest;
+}
+
+HR_INLINE void round_row(const float *x, int k, float *rounded) {
+#if defined(HR_SIMD_AVX512BF16)
+    for (int i = 0; i < k / 2; i++) rounded[i] = bits_float(rounded_bits(x[2 * i]) >> 16 | rounded_bits(x[2 * i + 1]));
+#else
+    for (int i = 0; i < k; i++) rounded[i] = bits_float(rounded_bits(x[i]));
+#endif
+}
+
 }  // namespace
 
 void quantize_rows(const float *x, size_t ldx, const QuantRows *out, int32_t row_begin, int32_t row_end) {
-    for (int32_t row = row_begin; row < row_end; row++) quantize_row(x + (size_t)row * ldx, out, (size_t)row);
+    for (int32_t row = row_begin; row < row_end; row++) {
+        if (out->q) quantize_row(x + (size_t)row * ldx, out, (size_t)row);
+        if (out->rounded) round_row(x + (size_t)row * ldx, out->k, out->rounded + (size_t)row * rounded_stride(out->k));
+    }
 }
 
 }  // namespace HR_ISA

@@ -1,5 +1,5 @@
 // Pack rows of a checkpoint's matrix into panels of 16 output rows, without loss: codes, scales and minima are moved, never
-// computed. Padding rows of the last panel are zero bytes (scale 0).
+// computed (but for BF16Pairs). Padding rows of the last panel are zero bytes (scale 0).
 #ifndef HR_ISA
 #define HR_ISA portable   // scalar code, built once
 #endif
@@ -124,6 +124,19 @@ template <class T> void pack_float_panel(const Source &source, int32_t first, in
     }
 }
 
+// BF16Pairs: [K / 2][16][2]. Numbers that count as zero become zero.
+void pack_pairs_panel(const Source &source, int32_t first, int rows, uint8_t *dst) {
+    clear_panel(dst, rows, 2 * (size_t)kRows * (size_t)source.k, panel_bytes(Layout::BF16Pairs, source.k));
+    for (int row = 0; row < rows; row++) {
+        const uint8_t *src = source.row(first + row);
+        for (int32_t k = 0; k < source.k; k++) {
+            const uint16_t bits = load_u16(src + 2 * (size_t)k);
+            const uint16_t kept = (uint32_t)(bits & 0x7fff) << 16 < float_bits(kLeastBfloat) ? 0 : bits;
+            std::memcpy(dst + 64 * (size_t)(k / 2) + 4 * row + 2 * (k % 2), &kept, 2);
+        }
+    }
+}
+
 using PackPanel = void (*)(const Source &, int32_t, int, uint8_t *);
 
 // One line per source type.
@@ -157,6 +170,7 @@ const SourceType kSources[] = {
     block_type<pack::Q5_K, Layout::Q5K>(13),
     block_type<pack::Q6_K, Layout::Q6K>(14),
     float_type<Layout::BF16, uint16_t>(30),
+    {kBfloatPairs, Layout::BF16Pairs, 32, 64, pack_pairs_panel},
 };
 
 const SourceType *find_source(int32_t type) {
@@ -175,6 +189,7 @@ size_t panel_bytes(Layout layout, int32_t k) {
         using F = decltype(format);
         if (k % F::BLOCK_COLUMNS == 0) bytes = (size_t)(k / F::BLOCK_COLUMNS) * F::BLOCK_BYTES;
     });
+    if (layout == Layout::BF16Pairs && k % kStep) return 0;     // its activations are rows of whole groups
     if (!quantized) bytes = (size_t)kRows * k * (layout == Layout::F32 ? 4 : 2);
     return round_up(bytes, 64);   // every panel starts on a cache line
 }

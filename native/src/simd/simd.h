@@ -16,7 +16,7 @@
 #include <cstring>
 
 #ifndef HR_ISA
-#error "define HR_ISA (portable, avx2, avx512, neon or neondot): one translation unit serves one instruction set"
+#error "define HR_ISA (portable, avx2, avx512, avx512bf16, neon or neondot): one translation unit serves one instruction set"
 #endif
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -31,6 +31,9 @@
 #if defined(HR_SIMD_AVX2) && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
     defined(__AVX512DQ__) && defined(__AVX512VNNI__)
 #define HR_SIMD_AVX512 1  // F8 stays 256 bits wide; kernels that gain from 512 bits use the intrinsics themselves
+#if defined(__AVX512BF16__)
+#define HR_SIMD_AVX512BF16 1
+#endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12 warns about _mm512_undefined_ps of its own header
 #endif
