@@ -66,6 +66,12 @@ class DeviceConfig:
     weight_cache_bytes: int = setting(
         32 << 30, "most bytes of packed weights on disk, all models together; the longest unused go first"
     )
+    float_activations: str = setting(
+        "float32",
+        "what matrices in bfloat16 are multiplied with; bfloat16: activations rounded to 8 binary digits, "
+        "less precise, and much faster in prefill where the processor has AVX512_BF16; native backend only",
+        choices=("float32", "bfloat16"),
+    )
     graphs: bool = setting(
         True, "record the step once and replay it fused; off runs every operation on its own"
     )

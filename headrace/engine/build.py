@@ -41,6 +41,7 @@ from headrace.engine.drafts.make import Drafted, make_drafting
 from headrace.engine.drafts.tokens import check_same_tokens
 from headrace.engine.grammars.structured import Structured
 from headrace.engine.resolve import DeviceFacts, ModelFacts, Resolved, resolve
+from headrace.engine.settings.activations import rounds
 from headrace.engine.text import NO_TEXT, Text, load_text
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched.drafts.depth import Depth
@@ -233,8 +234,9 @@ def start_backend(resolved: Resolved, phases: Phases) -> Backend:
         ConfigError: it cannot start.
     """
     with phases.phase("backend"):
-        graphs = resolved.config.device.graphs
-        return choose_backend(resolved.backend, resolved.isa, resolved.threads, graphs=graphs)
+        device = resolved.config.device
+        wanted = resolved.backend, resolved.isa, resolved.threads
+        return choose_backend(*wanted, graphs=device.graphs, rounds=rounds(device))
 
 
 def build_core(

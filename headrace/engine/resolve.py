@@ -15,6 +15,7 @@ from headrace.compute.ops.heads import HeadSizes
 from headrace.compute.spec.kit import draft_limits
 from headrace.engine.drafts.early_exit import EARLY_EXIT, about_exit
 from headrace.engine.drafts.wish import about_draft, offered, reason_of
+from headrace.engine.settings.activations import note_activations
 from headrace.engine.settings.notes import Notes, Setting
 from headrace.engine.sizing import NOTHING_BESIDE, Beside, HeadPasses, PoolPlan, StepShape, plan_pool
 
@@ -252,6 +253,7 @@ def _note_device(config: EngineConfig, device: DeviceFacts, notes: Notes) -> Non
     notes.add("device.backend", asked.backend, device.backend, reasons[0], falls_short=is_slow)
     notes.add("device.isa", asked.isa, device.isa, reasons[1])
     notes.add("device.threads", asked.threads, device.threads, reasons[2])
+    note_activations(asked, device.backend, notes)
 
 
 def _step_shape(config: EngineConfig, model: ModelFacts, seqs: int, tokens: int, length: int) -> StepShape:

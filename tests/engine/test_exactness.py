@@ -1,12 +1,14 @@
 """Whatever else runs, whenever it arrives, however it is cut: a request's answer equals its answer alone."""
 
 import random
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kit.engine import Drive, Rig, random_requests, random_shape, rig
+from tests.kit.quantized import LENGTH, quantized_llama
 
 
 def check_schedule(subject: Rig, alone: Rig, seed: int, most: int = 64, **limits) -> None:
@@ -45,6 +47,24 @@ def test_any_schedule_with_two_threads_equals_solo_runs_with_one(seed):
 @given(st.integers(0, 2**32))
 def test_any_schedule_equals_solo_runs_on_the_reference(seed):
     check_schedule(rig("reference"), rig("reference"), seed, most=40)
+
+
+@cache
+def rounding_rig(threads: int, *, rounds: bool = True) -> Rig:
+    return Rig(quantized_llama("bf16", 2), "native", threads, LENGTH, rounds=rounds)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32))
+def test_any_schedule_equals_solo_runs_with_rounded_activations(seed):
+    """bfloat16 weights and activations, one thread against two."""
+    check_schedule(rounding_rig(2), rounding_rig(1), seed)
+
+
+def test_rounded_activations_give_other_log_probabilities():
+    request = random_requests(random.Random(3), 40)[0]
+    answers = [rounding_rig(1, rounds=rounds).solo(request).logprobs for rounds in (True, False)]
+    assert answers[0] != answers[1]
 
 
 @pytest.mark.slow

@@ -88,14 +88,14 @@ def write_checkpoint(name: str, config: dict, tensors: dict) -> Path:
     return folder
 
 
-def make_backend(name: str, threads: int = 1):
+def make_backend(name: str, threads: int = 1, *, rounds: bool = False):
     """A backend by name; the native one with its best instruction set."""
     if name == "reference":
         return ReferenceBackend()
     from headrace import _native
     from headrace.compute.ops.backends.native.backend import NativeBackend, NativeOptions
 
-    return NativeBackend(NativeOptions(isa=_native.isas()[0], threads=threads))
+    return NativeBackend(NativeOptions(isa=_native.isas()[0], threads=threads, rounds=rounds))
 
 
 class TinyTokenizer:
@@ -139,9 +139,17 @@ GRAMMARS = (
 class Rig:
     """A loaded model that many small engines share, one after the other."""
 
-    def __init__(self, path: Path, backend: str = "native", threads: int = 1, length: int = LENGTH) -> None:
+    def __init__(
+        self,
+        path: Path,
+        backend: str = "native",
+        threads: int = 1,
+        length: int = LENGTH,
+        *,
+        rounds: bool = False,
+    ) -> None:
         self.checkpoint = open_checkpoint(path)
-        self.backend = make_backend(backend, threads)
+        self.backend = make_backend(backend, threads, rounds=rounds)
         self.name, self.threads, self.length = backend, threads, length
         self.text = tiny_text
         self._alone: dict[str, EngineCore] = {}

@@ -22,7 +22,7 @@ def _root() -> TemporaryDirectory:
 
 @cache
 def quantized_llama(scheme: str, layers: int = 4, *, std: float = 0.03, seed: int = 5) -> Path:
-    """A llama of random weights, `q8_0` or `q4_k`: one seed gives the same numbers before rounding."""
+    """A llama of random weights, `bf16`, `q8_0` or `q4_k`: a seed gives the same numbers before rounding."""
     path = Path(_root().name) / f"{scheme}-{layers}-{std}-{seed}.gguf"
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
@@ -46,7 +46,7 @@ def quantized_llama(scheme: str, layers: int = 4, *, std: float = 0.03, seed: in
         if scheme == "q4_k":
             data, kind = _q4_k(values), gguf.GGMLQuantizationType.Q4_K
         else:
-            kind = gguf.GGMLQuantizationType.Q8_0
+            kind = gguf.GGMLQuantizationType[scheme.upper()]
             data = gguf.quants.quantize(values, kind)
         writer.add_tensor(name, data, raw_dtype=kind)
 

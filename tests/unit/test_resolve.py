@@ -252,3 +252,24 @@ def test_what_falls_short_is_marked_and_what_was_asked_for_is_not():
     slow = replace(DEVICE, backend="reference", heads=head_sizes("reference"))
     assert short(resolve(config(), MODEL, slow)) == ["device.backend"]
     assert short(resolve(config(device={"backend": "reference"}), MODEL, slow)) == []
+
+
+@pytest.mark.parametrize("asked", ["float32", "bfloat16"])
+def test_the_choice_of_activations_is_told_and_reaches_the_backend(monkeypatch, asked):
+    found = resolve(config(device={"float_activations": asked}), MODEL, DEVICE)
+    said = next(s for s in found.settings if s.name == "device.float_activations")
+    assert said.value == found.pinned().device.float_activations == asked
+    assert ("asked for" in said.reason) == (asked == "bfloat16")
+    given = {}
+    monkeypatch.setattr(build_module, "choose_backend", lambda *_, **options: given.update(options))
+    build_module.start_backend(found, build_module.Phases())
+    assert given["rounds"] is (asked == "bfloat16")
+
+
+def test_rounded_activations_are_refused_where_the_backend_has_none():
+    with pytest.raises(
+        ConfigError, match=r"bfloat16, which the reference backend does not offer; use"
+    ) as error:
+        resolve(config(device={"float_activations": "bfloat16"}), MODEL, replace(DEVICE, backend="reference"))
+    assert error.value.param == "device.float_activations"
+    assert resolve(config(), MODEL, replace(DEVICE, backend="reference")).backend == "reference"

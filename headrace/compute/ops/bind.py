@@ -15,7 +15,7 @@ from headrace.base.errors import ConfigError
 from headrace.compute.device.kinds.cpu import detect
 from headrace.compute.ops.api import Backend
 from headrace.compute.ops.backends.reference.backend import ReferenceBackend
-from headrace.compute.ops.facts import backend_facts
+from headrace.compute.ops.facts import backend_facts, check_rounding
 from headrace.compute.ops.heads import HeadSizes
 from headrace.compute.ops.self_test import self_test
 
@@ -87,7 +87,12 @@ def choose(name: str = "auto", isa: str = "auto", threads: int | None = None) ->
 
 
 def choose_backend(
-    name: str = "auto", isa: str = "auto", threads: int | None = None, *, graphs: bool = True
+    name: str = "auto",
+    isa: str = "auto",
+    threads: int | None = None,
+    *,
+    graphs: bool = True,
+    rounds: bool = False,
 ) -> Backend:
     """Start the backend that `choose` decides on, after a self-test of its kernels.
 
@@ -96,16 +101,19 @@ def choose_backend(
         isa: `auto` or an instruction set.
         threads: compute threads; None: the cores that this process may use.
         graphs: run the step recorded and fused; else operation by operation (same results).
+        rounds: round activations that meet bfloat16 weights to bfloat16.
 
     Raises:
-        ConfigError: see `choose`; or `native` was asked for by name and fails its self-test.
+        ConfigError: see `choose`; or `native` was asked for by name and fails its self-test; or the backend
+            does not round.
     """
     choice = choose(name, isa, threads)
+    check_rounding(choice.name, rounds=rounds)
     if choice.name == "reference":
         if name == "auto":
             _log.warning("falling back to the reference backend: %s", "; ".join(choice.reasons))
         return ReferenceBackend()
-    backend = _native_backend(choice, graphs)
+    backend = _native_backend(choice, graphs=graphs, rounds=rounds)
     findings = self_test(backend)
     if not findings:
         return backend
@@ -114,13 +122,14 @@ def choose_backend(
         raise ConfigError(
             f"native kernels ({choice.isa}) fail their self-test: {'; '.join(findings)}", param="device.isa"
         )
+    check_rounding("reference", rounds=rounds)
     _log.warning("falling back to the reference backend: %s; %s", "; ".join(findings), LOSS)
     return ReferenceBackend()
 
 
-def _native_backend(choice: Choice, graphs: bool) -> Backend:
+def _native_backend(choice: Choice, *, graphs: bool, rounds: bool) -> Backend:
     module: Any = import_module("headrace.compute.ops.backends.native.backend")
-    options = module.NativeOptions(isa=choice.isa, threads=choice.threads, fused=graphs)
+    options = module.NativeOptions(isa=choice.isa, threads=choice.threads, fused=graphs, rounds=rounds)
     return module.NativeBackend(options)
 
 

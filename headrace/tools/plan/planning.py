@@ -10,6 +10,7 @@ from headrace.base.metrics import Slo
 from headrace.engine.build import OpenedModel, device_facts, make_scheduler, open_model
 from headrace.engine.cost.rehearsal import QUIET_SHARE, rehearse
 from headrace.engine.resolve import Resolved, resolve
+from headrace.engine.settings.activations import rounds
 from headrace.tools.plan.report import PROMPTS, machine_of, memory_of, saturation, speed_of, traffic_of
 from headrace.tools.plan.simulate import simulate
 from headrace.tools.plan.sizes import sizes_of
@@ -21,6 +22,7 @@ PLAIN = (
     "drafts: what they take is in the memory; speeds are those without them, as how many agree depends on "
     "the text"
 )
+ROUNDED = "activations: rounded to bfloat16 where they meet bfloat16 weights"
 
 
 def disturbance(cores: float, threads: int) -> list[str]:
@@ -62,6 +64,8 @@ class Planning:
         self._notes: list[str] = []
         if opened.resolved.speculation.is_on:
             self._notes.append(PLAIN)
+        if rounds(config.device):
+            self._notes.append(ROUNDED)
 
     def report(self, *, context: int | None = None, prompts: str | None = None) -> dict[str, Any]:
         """Memory, machine and speed as plain data.

@@ -36,7 +36,7 @@ class NativeOptions:
 
     `threads` compute threads; `spin_us` microseconds that an idle thread spins before it sleeps; `pin` ties
     threads to cores; `fused` runs the recorded step with all fusions, else operation by operation. None
-    changes a result.
+    changes a result. `rounds` does: activations that meet bfloat16 weights are rounded to bfloat16.
     """
 
     isa: str
@@ -44,6 +44,7 @@ class NativeOptions:
     spin_us: int = 100
     pin: bool = False
     fused: bool = True
+    rounds: bool = False
 
 
 class NativeBackend:
@@ -87,11 +88,12 @@ class NativeBackend:
     @property
     def packer(self) -> NativePacker:
         """See `Backend.packer`."""
-        return NativePacker(self.runtime)
+        return NativePacker(self.runtime, rounds=self.options.rounds)
 
     def matrix(self, parts: Sequence[Weight]) -> NativeMatrix:
         """See `Backend.matrix`. Packs in all threads, straight from the source bytes."""
-        return stacked(parts, tuple(pack(self.runtime, part) for part in parts))
+        rounds = self.options.rounds
+        return stacked(parts, tuple(pack(self.runtime, part, rounds=rounds) for part in parts))
 
     def vector(self, values: F32) -> Handle:
         """See `Backend.vector`."""

@@ -8,5 +8,6 @@ FACTS = BackendFacts(
     keeps_weights=True,
     kv_dtype="int16",
     kv_reason="prefills long prompts faster than f16, in the same memory and as precisely",
+    rounds_activations=True,
     is_fast=True,
 )

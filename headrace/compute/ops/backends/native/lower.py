@@ -40,14 +40,22 @@ def _work_in_place(recording: Recording, fused: bool) -> None:
 
 
 def _needs_quantized(node: Node) -> bool:
-    return node.kind in PRODUCTS and node.params["group"].has_quantized
+    return node.kind in PRODUCTS and (node.params["group"].reads_codes or node.params["group"].reads_rounded)
+
+
+def _read(quant: Quantized, node: Node) -> Quantized:
+    """`quant`, holding what a product reads."""
+    group = node.params["group"]
+    quant.codes |= group.reads_codes
+    quant.rounded |= group.reads_rounded
+    return quant
 
 
 def _quantize_each(recording: Recording) -> None:
     nodes: list[Node] = []
     for node in recording.nodes:
         if _needs_quantized(node):
-            node.quant_in = Quantized(node.inputs[0].rows, node.inputs[0].width)
+            node.quant_in = _read(Quantized(node.inputs[0].rows, node.inputs[0].width), node)
             nodes.append(Node("quantize", node.inputs[:], node.inputs[0], quant_out=node.quant_in))
         nodes.append(node)
     recording.nodes = nodes
@@ -58,7 +66,8 @@ def _quantize_once(recording: Recording) -> None:
     known: dict[Value, list[tuple[Value, Quantized]]] = {}  # by root
     for node in recording.nodes:
         if _needs_quantized(node):
-            node.quant_in = _quantized(nodes, known.setdefault(node.inputs[0].root, []), node.inputs[0])
+            quant = _quantized(nodes, known.setdefault(node.inputs[0].root, []), node.inputs[0])
+            node.quant_in = _read(quant, node)
         root = node.output.root
         if root in known:
             known[root] = [(v, q) for v, q in known[root] if not _writes(node, v)]

@@ -29,18 +29,20 @@ SOURCE_TYPES = {
     "bf16": 30,
 }
 """Scheme names that can be packed, with their GGUF numbers."""
+PAIR_COLUMNS = 32
+"""Weights are packed in pairs where the columns are a multiple of it."""
 
 _SAMPLE_ROWS, _SAMPLE_COLUMNS = 33, 512
 """Two whole panels and one of a single row; two of the largest blocks."""
 
 
-def pack(runtime: Any, weight: Weight) -> Any:
-    """A weight packed by all threads.
+def pack(runtime: Any, weight: Weight, *, rounds: bool = False) -> Any:
+    """A weight packed by all threads; `rounds` as in `source_type_of`.
 
     Raises:
         CheckpointError: an unknown scheme, or data of a wrong shape.
     """
-    source_type = source_type_of(weight)
+    source_type = source_type_of(weight, rounds=rounds)
     if weight.data.ndim != 2 or weight.data.shape[0] != weight.n:
         raise CheckpointError(f"{weight.name}: {weight.n} rows declared, data has shape {weight.data.shape}")
     try:
@@ -49,8 +51,10 @@ def pack(runtime: Any, weight: Weight) -> Any:
         raise CheckpointError(f"{weight.name} ({weight.type_name}): {error}") from error
 
 
-def source_type_of(weight: Weight) -> int:
+def source_type_of(weight: Weight, *, rounds: bool = False) -> int:
     """The GGUF number of a weight's scheme.
+
+    `rounds`: one of its own for bfloat16 whose activations are rounded to bfloat16.
 
     Raises:
         CheckpointError: unknown.
@@ -60,6 +64,8 @@ def source_type_of(weight: Weight) -> int:
         raise CheckpointError(
             f"{weight.name}: the scheme {weight.type_name!r} is unknown; known: {', '.join(SOURCE_TYPES)}"
         )
+    if rounds and weight.type_name == "bf16" and weight.k % PAIR_COLUMNS == 0:
+        return _native.BFLOAT_PAIRS
     return source_type
 
 
@@ -96,17 +102,18 @@ def layout_digest() -> str:
 
 
 class NativePacker:
-    """See `Packer`. The packed form is the same on every instruction set."""
+    """See `Packer`. The packed form is the same on every instruction set, but depends on `rounds`."""
 
     chunk: int = _native.FILE_CHUNK
 
-    def __init__(self, runtime: Any) -> None:
+    def __init__(self, runtime: Any, *, rounds: bool = False) -> None:
         self._runtime = runtime
+        self._rounds = rounds
 
     @property
     def layout(self) -> str:
         """See `Packer.layout`."""
-        return layout_digest()
+        return layout_digest() + ("+pairs" if self._rounds else "")
 
     def checksum(self, data: NDArray[np.uint8]) -> int:
         """See `Packer.checksum`."""
@@ -127,7 +134,7 @@ class NativePacker:
         """See `Packer.adopt`."""
         try:
             packed = tuple(
-                self._runtime.adopt(region, offset, source_type_of(part), part.n, part.k)
+                self._runtime.adopt(region, offset, source_type_of(part, rounds=self._rounds), part.n, part.k)
                 for part, offset in zip(parts, offsets, strict=True)
             )
         except (ValueError, TypeError) as error:

@@ -20,9 +20,14 @@ class NativeMatrix:
     k: int
 
     @property
-    def has_quantized(self) -> bool:
-        """Whether a part multiplies quantized rows."""
-        return any(not part.is_float for part in self.parts)
+    def reads_codes(self) -> bool:
+        """Whether a part multiplies rows quantized to int8."""
+        return any(not part.is_float and not part.is_pairs for part in self.parts)
+
+    @property
+    def reads_rounded(self) -> bool:
+        """Whether a part multiplies rows rounded to bfloat16."""
+        return any(part.is_pairs for part in self.parts)
 
     def holds_panels(self, column: int, width: int) -> bool:
         """Whether outputs [column, column + width) are whole panels of 16 of one part."""

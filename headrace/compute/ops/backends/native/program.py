@@ -131,7 +131,7 @@ class _Builder:
 
     def _bytes(self, thing: Any, rows: int) -> int:
         if isinstance(thing, Quantized):
-            return _native.quant_bytes(rows, thing.width)
+            return _native.quant_bytes(rows, thing.width, thing.codes, thing.rounded)
         return 4 * rows * self._ld(thing)
 
     def _ld(self, value: Value) -> int:
@@ -148,7 +148,8 @@ class _Builder:
         offset, own = self.shared.offsets[thing], self.private.offsets.get(thing)
         logits = thing.rows == LOGITS
         if isinstance(thing, Quantized):
-            return self.program.add_quant_buffer(offset, thing.width, logits, own)
+            holds = thing.codes, thing.rounded
+            return self.program.add_quant_buffer(offset, thing.width, logits, own, *holds)
         return self.program.add_buffer(offset, self._ld(thing), logits, own)
 
     def _ref(self, value: Value) -> Ref:

@@ -59,11 +59,17 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Quantized:
-    """Quantized rows of `width` columns; `private`: every thread may make its own when rows are few."""
+    """Rows of `width` columns as products read them that do not read floats.
+
+    `private`: every thread may make its own when rows are few; `codes`: quantized to int8; `rounded`: rounded
+    to bfloat16.
+    """
 
     rows: str
     width: int
     private: bool = False
+    codes: bool = False
+    rounded: bool = False
 
 
 @dataclass(slots=True, eq=False)
