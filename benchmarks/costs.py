@@ -22,6 +22,7 @@ class ModelCost:
     body_int8: float
     """Weights (not operations) of the body in quantized formats, per token."""
     body_float: float
+    """The others; those whose pairs one instruction multiplies count half."""
     head_weights: float
     head_is_float: bool
     kv_token_bytes: float
@@ -58,17 +59,20 @@ class ModelCost:
         )
 
 
-def cost_of(path: Path) -> ModelCost:
-    """Count a checkpoint; packs one panel of each matrix to learn its packed size."""
+def cost_of(path: Path, *, rounds: bool = False) -> ModelCost:
+    """Count a checkpoint; packs one panel of each matrix to learn its packed size.
+
+    `rounds`: bfloat16 weights are multiplied in pairs.
+    """
     checkpoint = open_checkpoint(path)
     backend = NativeBackend(NativeOptions(isa="portable"))
     try:
-        return _count(checkpoint, backend)
+        return _count(checkpoint, backend, rounds=rounds)
     finally:
         backend.close()
 
 
-def _count(checkpoint: Checkpoint, backend: NativeBackend) -> ModelCost:
+def _count(checkpoint: Checkpoint, backend: NativeBackend, *, rounds: bool) -> ModelCost:
     weights, spec = checkpoint.weights, checkpoint.spec
     head_name = "head.weight" if weights.has("head.weight") else "embed.weight"
     body_bytes = body_int8 = body_float = 0.0
@@ -78,7 +82,7 @@ def _count(checkpoint: Checkpoint, backend: NativeBackend) -> ModelCost:
         weight = weights.matrix(name)
         body_bytes += packed_bytes(weight, backend)
         if weight.type_name in FLOAT_TYPES:
-            body_float += weight.n * weight.k
+            body_float += _products(weight, rounds=rounds)
         else:
             body_int8 += weight.n * weight.k
     head = weights.matrix(head_name)
@@ -88,11 +92,15 @@ def _count(checkpoint: Checkpoint, backend: NativeBackend) -> ModelCost:
         head_bytes=packed_bytes(head, backend),
         body_int8=body_int8,
         body_float=body_float,
-        head_weights=head.n * head.k,
+        head_weights=_products(head, rounds=rounds),
         head_is_float=head.type_name in FLOAT_TYPES,
         kv_token_bytes=sum(2 * a.kv_heads * a.head_size * 2 for a in attention),
         attention_per_key=sum(4 * a.heads * a.head_size for a in attention),
     )
+
+
+def _products(weight: Weight, *, rounds: bool) -> float:
+    return weight.n * weight.k / (2 if rounds and weight.type_name == "bf16" else 1)
 
 
 def _is_matrix(name: str) -> bool:

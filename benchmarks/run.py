@@ -61,10 +61,12 @@ class Run:
         """Every part for one model."""
         path = locate(name)
         label = path.stem if Path(name).exists() else name
-        self.store.note(costs={label: vars_of(cost_of(path))})
+        rounds = self.args.float_activations == "bfloat16"
+        label += " rounded" if rounds else ""
+        self.store.note(costs={label: vars_of(cost_of(path, rounds=rounds))})
         parts = [p for p in self.args.parts if p in {"prefill", "decode", "batch"}]
         if parts:
-            engine = Engine(path)
+            engine = Engine(path, float_activations=self.args.float_activations)
             try:
                 self._bare(label, path, engine, parts)
             finally:
@@ -200,6 +202,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--vllm-dir", type=Path, default=peers_dir / "vllm")
     add("--headrace", default=str(Path(sys.executable).with_name("headrace")))
     add("--headrace-args", default="", help='flags of `headrace serve`, such as "--prefill-step-ms 150"')
+    add("--float-activations", default="float32", choices=("float32", "bfloat16"), help="of the bare engine")
     args = parser.parse_args(argv)
     if args.quick:
         args.models, args.pairs, args.scale = MODELS[0], 2, 0.5

@@ -9,13 +9,14 @@ import pytest
 from benchmarks import report, served
 from benchmarks.bare import Bench, measure, ours, theirs, work_of
 from benchmarks.client import Answer
-from benchmarks.costs import ModelCost
+from benchmarks.costs import ModelCost, cost_of
 from benchmarks.engine import Engine
 from benchmarks.figures import Limits, Work, best, floor, limits_from, middle, percentile, ratio, share
 from benchmarks.growth import fit, least_slope, step_ms
 from benchmarks.peers.llama_cpp import find, link_versions
 from benchmarks.store import Store
 from benchmarks.workloads import Load
+from tests.kit.quantized import quantized_llama
 
 COST = ModelCost(
     body_bytes=80e6,
@@ -346,3 +347,12 @@ class FakeEngine(Engine):
 def test_a_folder_without_llama_cpp_is_an_error_with_a_remedy(tmp_path):
     with pytest.raises(FileNotFoundError, match="make bench-peers"):
         find(tmp_path, 2)
+
+
+def test_bfloat16_weights_that_are_multiplied_in_pairs_count_half():
+    path = quantized_llama("bf16", 1)
+    plain, rounds = cost_of(path), cost_of(path, rounds=True)
+    assert plain.body_float == 2 * rounds.body_float > 0
+    assert plain.head_weights == 2 * rounds.head_weights > 0
+    assert plain.body_bytes == rounds.body_bytes
+    assert cost_of(quantized_llama("q8_0", 1), rounds=True).head_weights == plain.head_weights
