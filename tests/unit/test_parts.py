@@ -180,12 +180,15 @@ def test_a_single_call_ends_the_answer():
         ("hermes", 'a <tool_call>{"name": "f", "argum', "a"),
         ("hermes", "a\n<tool_call>", "a"),
         ("hermes", '<tool_call>{"name": "f"}</tool_call>\n<tool_call>\n{"na', ""),
-        ("hermes", '{"name": "f", "argum', '{"name": "f", "argum'),  # without a mark it may be any JSON
+        ("hermes", '{"name": "', '{"name": "'),  # without mark and name it may be any JSON
+        ("hermes", '{"name": "Bob", "arguments": {"a', '{"name": "Bob", "arguments": {"a'),
         ("hermes", "a <tool_ca", "a <tool_ca"),
         ("mistral", '[TOOL_CALLS][{"name": "f"}, {"na', ""),
         ("mistral", "[TOOL_CALLS]f[AR", ""),
         ("llama3_json", '{"name": "f"}; {"na', ""),
         ("pythonic", "<|python_start|>[f(a=", ""),
+        ("pythonic", "[other(a=", "[other(a="),
+        ("pythonic", "[f(1), f(a=", "[f(1), f(a="),  # what is whole of it is no call: it is text in brackets
         ("generic", 'b <tool_call>{"name": "g", "arguments": {"x": ', "b"),
     ],
 )
@@ -200,10 +203,61 @@ def test_a_call_that_is_cut_is_no_text(dialect, text, left):
         assert cut.message().content == left
         assert [c.name for c in cut.message().calls] == ["f"] * text.count('{"name": "f"}')
         assert len(split(plan(dialect), pieces).content) >= len(left)
-    assert (
-        split(plan("hermes"), ['<tool_call>{"name": "f", "argum']).content
-        == '<tool_call>{"name": "f", "argum'
-    )
+    for dialect, text in (("hermes", '<tool_call>{"name": "f", "argum'), ("pythonic", "[f(a=1), g(")):
+        assert split(plan(dialect), [text]) == said(text)  # the model itself broke it off
+
+
+ONE, TWO = call("f", '{"a": 1}'), call("g")
+CUTS = {
+    "hermes": (
+        'ok <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call> '
+        '<tool_call>{"name": "g", "arguments": {}}</tool_call>',
+        "ok",
+        "<tool_call>",
+    ),
+    "hermes without marks": (
+        '{"name": "f", "arguments": {"a": 1}} {"name": "g", "arguments": {}}',
+        "",
+        '"f"',
+    ),
+    "llama3_json": (
+        '{"name": "f", "parameters": {"a": 1}}; {"name": "g", "parameters": {}}',
+        "",
+        '"f"',
+    ),
+    "mistral": (
+        'ok [TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]',
+        "ok",
+        "[TOOL_CALLS]",
+    ),
+    "mistral_named": ('ok [TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{}', "ok", "[TOOL_CALLS]"),
+    "pythonic": ("[f(a=1), g()]", "", "[f("),
+    "pythonic with a mark": ("ok <|python_start|>[f(a=1), g()]", "ok", "<|python_start|>"),
+}
+"""By dialect: two calls, the text before them, and what tells that they are calls."""
+WHOLE = {"pythonic": ("1)", "g()"), "mistral_named": ("1}", "]{}")}
+
+
+@pytest.mark.parametrize("how", CUTS)
+def test_every_cut_leaves_the_calls_that_are_whole_and_no_piece_of_one_ap_5(how):
+    """AP-5, in every dialect alike: from where it shows that a call is meant, no cut makes it text; what may
+    still be text until there is text."""
+    dialect = how.partition(" ")[0]
+    text, before, sign = CUTS[how]
+    meant = text.index(sign) + len(sign)
+    first, second = WHOLE.get(dialect, ("1}}", "{}}"))
+    ends = text.index(first) + len(first), text.index(second, meant) + len(second)
+    for size in range(len(text) + 1):
+        for pieces in ([text[:size]], text[:size]):
+            splitter, cut = PartSplitter(plan(dialect)), Gathering()
+            for piece in pieces:
+                cut.add(splitter.push(piece))
+            cut.add(splitter.flush(is_cut=True))
+            message = cut.message()
+            assert [(c.name, c.arguments) for c in message.calls] == [
+                (c.name, c.arguments) for c, end in zip((ONE, TWO), ends, strict=True) if size >= end
+            ], text[:size]
+            assert message.content == (text[:size] if size < meant else before), text[:size]
 
 
 def test_calls_that_are_certain_come_as_they_are_written():

@@ -76,6 +76,14 @@ class CallReader(Protocol):
         """Taken text that is part of no call, once the reader is not OPEN or the answer is over."""
         ...
 
+    def cut(self) -> bool:
+        """The answer is cut off here: gives the calls that are whole.
+
+        Returns:
+            whether a tool has been named where calls name it, so that what breaks off was meant to be a call.
+        """
+        ...
+
 
 class Arguments:
     """A call's arguments as they come: held until the call is whole, or until they are long.
@@ -156,6 +164,11 @@ class ObjectReader:
     def is_given(self) -> bool:
         """The call is told already, whatever follows."""
         return self._arguments.is_given
+
+    @property
+    def is_named(self) -> bool:
+        """It has named a tool that there is."""
+        return self._arguments.name is not None
 
     def push(self, text: str, pos: int) -> int:
         """Read from `text[pos:]`; returns the position of the first character that it did not take."""
@@ -271,6 +284,10 @@ class FrameReader:
         """Taken text that is part of no call; where the answer ends within a frame, the frame is not text."""
         is_between = self.status is Status.OPEN and self._object is None and self._num_read > 0
         return "" if is_between else "".join(self._raw)
+
+    def cut(self) -> bool:
+        """Whole calls were given as they came."""
+        return self._object is not None and self._object.is_named
 
     def _read_object(self, reader: ObjectReader, text: str, pos: int) -> int:
         end = reader.push(text, pos)

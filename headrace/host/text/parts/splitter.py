@@ -139,17 +139,22 @@ class PartSplitter:
         """The rest, when the answer ends: what is held becomes what it looks like without an end.
 
         Args:
-            is_cut: the model did not end the answer. A call that breaks off there is left out: it is none,
-                and no text either.
+            is_cut: the model did not end the answer. A call that breaks off there, which began with a mark or
+                has named a tool, is left out: it is none, and no text either. Behind a call so is the
+                beginning of a mark.
         """
         if self._mode is _Mode.OVER:
             return []
         rest, self._held = self._held, ""
+        if is_cut and self.num_calls and self._mode is _Mode.CONTENT:
+            rest = ""  # the beginning of a mark behind a call
         if self._mode is _Mode.START:
             self._mode = _Mode.REASONING if self._plan.in_reasoning else _Mode.CONTENT
         if self._reader is not None:
+            was_meant = is_cut and self._reader.cut()
+            self._take_calls()
             rest = self._begin + self._reader.rest()
-            if is_cut and self._is_certain:
+            if is_cut and (was_meant or self._is_certain):
                 rest = ""
                 self._space.clear()
             self._reader = None
@@ -250,16 +255,9 @@ class PartSplitter:
         self._mode = _Mode.CALL
 
     def _call(self, text: str, pos: int) -> int:
-        assert self._reader is not None and self._calls is not None  # noqa: PT018 - the mode says so
+        assert self._reader is not None  # the mode says so
         pos = self._reader.push(text, pos)
-        if self._calls.parts:
-            self._parts += self._calls.parts
-            self._calls.parts.clear()
-            self._space.clear()
-            self._begin = ""
-            self._is_certain = True
-            self._at_start = False
-            self._drops_space = True
+        self._take_calls()
         if self._reader.status is not Status.OPEN:
             rest = self._begin + self._reader.rest()
             self._begin, self._reader = "", None
@@ -267,6 +265,18 @@ class PartSplitter:
             self._say(rest)
             self._at_start = False
         return pos
+
+    def _take_calls(self) -> None:
+        """What the reader has told of calls."""
+        if self._calls is None or not self._calls.parts:
+            return
+        self._parts += self._calls.parts
+        self._calls.parts.clear()
+        self._space.clear()
+        self._begin = ""
+        self._is_certain = True
+        self._at_start = False
+        self._drops_space = True
 
     def _say_until(self, text: str, pos: int, marks: tuple[str, ...]) -> int:
         """Say all but what may begin a mark."""

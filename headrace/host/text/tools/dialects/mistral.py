@@ -67,6 +67,10 @@ class NamedReader:
         """Taken text that is part of no call."""
         return "".join(self._raw)
 
+    def cut(self) -> bool:
+        """One call, which is given as soon as it is whole."""
+        return self._arguments is not None
+
     def _is_head(self, char: str) -> bool:
         """Whether a character may stand before the arguments: a name, then texts in brackets."""
         is_known = "[" in self._head or char.isalnum() or char in "_-[" or char in SPACE
@@ -125,6 +129,10 @@ class EitherReader:
     def rest(self) -> str:
         """Taken text that is part of no call."""
         return "".join(self._space) + (self._inner.rest() if self._inner is not None else "")
+
+    def cut(self) -> bool:
+        """As the form that it is."""
+        return self._inner is not None and self._inner.cut()
 
 
 class Mistral:

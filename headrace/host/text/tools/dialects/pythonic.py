@@ -36,6 +36,8 @@ class ListReader:
         self._quote = ""
         self._is_escaped = False
         self._head: str | None = ""
+        self._whole = 0
+        """Characters up to the end of the last whole call."""
 
     def push(self, text: str, pos: int) -> int:
         """Read from `text[pos:]`; returns the position of the first character that it did not take."""
@@ -51,6 +53,12 @@ class ListReader:
     def rest(self) -> str:
         """Taken text that is part of no call."""
         return "".join(self._raw)
+
+    def cut(self) -> bool:
+        """The list is parsed as if it ended behind its last whole call."""
+        if self._whole:
+            self._parse("".join(self._raw)[: self._whole] + "]")
+        return self._head is None and self.status is not Status.FAILED
 
     def _take(self, char: str) -> bool:
         """One character; False: it cannot be of a list of calls."""
@@ -78,6 +86,8 @@ class ListReader:
             self.status = Status.FAILED
         elif not self._open:
             self.status = Status.DONE
+        elif self._open == ["]"] and char == ")":
+            self._whole = self._size
 
     def _fits_head(self, char: str) -> bool:
         """The list must open with a call of a known name: most text in brackets is told apart here."""
