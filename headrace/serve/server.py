@@ -20,7 +20,7 @@ from headrace.base.config import BatchConfig, EngineConfig
 from headrace.base.errors import ConfigError
 from headrace.engine.async_llm import AsyncLLM, Launch
 from headrace.serve.address import listen, url_of
-from headrace.serve.app import build_app
+from headrace.serve.app import ROUTE_FILES, build_app
 from headrace.serve.connection import http_config
 from headrace.serve.faults import DrainingError, fault_response
 from headrace.serve.front.keys import load_keys
@@ -53,6 +53,7 @@ async def serve(
         try:
             check_batches(config.batch)
             load_keys(config.access)  # what is wrong with them need not wait for the model
+            ROUTE_FILES.all()  # imports the endpoints while the engine process loads
         except BaseException:
             if launch is not None:
                 launch.client.close()

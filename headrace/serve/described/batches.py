@@ -2,10 +2,10 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from headrace.serve.described.errors import Described
 
 
-class FileAnswer(BaseModel):
+class FileAnswer(Described):
     """A file."""
 
     id: str
@@ -18,7 +18,7 @@ class FileAnswer(BaseModel):
     expires_at: int | None
 
 
-class FileList(BaseModel):
+class FileList(Described):
     """Files, newest first."""
 
     object: Literal["list"]
@@ -28,7 +28,7 @@ class FileList(BaseModel):
     last_id: str | None
 
 
-class FileDeleted(BaseModel):
+class FileDeleted(Described):
     """A file that is gone."""
 
     id: str
@@ -36,7 +36,7 @@ class FileDeleted(BaseModel):
     deleted: bool
 
 
-class BatchAnswer(BaseModel):
+class BatchAnswer(Described):
     """A batch."""
 
     id: str
@@ -60,7 +60,7 @@ class BatchAnswer(BaseModel):
     metadata: dict[str, str] | None
 
 
-class BatchDeleted(BaseModel):
+class BatchDeleted(Described):
     """A batch that is gone."""
 
     id: str
@@ -68,7 +68,7 @@ class BatchDeleted(BaseModel):
     deleted: bool
 
 
-class BatchList(BaseModel):
+class BatchList(Described):
     """Batches, newest first."""
 
     object: Literal["list"]

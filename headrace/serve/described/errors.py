@@ -6,9 +6,13 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Described(BaseModel):
-    """A part of an answer."""
+    """A part of an answer.
 
-    model_config = ConfigDict(protected_namespaces=())
+    Answers are not checked against it: its validator is made when the description of the API is asked for,
+    not at each start.
+    """
+
+    model_config = ConfigDict(protected_namespaces=(), defer_build=True)
 
 
 class ErrorFacts(Described):
