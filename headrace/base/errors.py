@@ -95,6 +95,12 @@ class ConfigError(HeadraceError):
     code = "invalid_config"
 
 
+class AddressTakenError(HeadraceError):
+    """Another program listens at the address that a server was to have, or is about to."""
+
+    code = "address_taken"
+
+
 class CheckpointError(HeadraceError):
     """A model file that is broken, hostile, or asks for something Headrace lacks (named in the message).
 

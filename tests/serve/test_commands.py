@@ -3,7 +3,6 @@
 import inspect
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -11,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.base.config import all_settings
-from headrace.base.errors import ConfigError
+from headrace.base.config import ServeConfig, all_settings
+from headrace.base.errors import AddressTakenError
 from headrace.cli.commands.serve import command as serve_command
+from headrace.serve.address import bind, listen
 from tests.serve.conftest import serving
 
 
@@ -74,16 +74,19 @@ def test_inspect_reads_headers_only(smollm2_path: Path) -> None:
     assert facts["tokenizer"]["vocab_size"] == 49152
 
 
-def test_a_taken_port_is_refused_before_any_process_starts(monkeypatch) -> None:
+@pytest.mark.parametrize("is_loading", [False, True])
+def test_a_taken_port_is_refused_before_any_process_starts(monkeypatch, is_loading: bool) -> None:
     monkeypatch.setattr(
         "headrace.engine.process.spawn.spawn", lambda *_: pytest.fail("an engine process was started")
     )
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with bind(ServeConfig(port=0)) as taken:
+        if not is_loading:
+            listen(taken)
         port = taken.getsockname()[1]
         monkeypatch.setenv("HEADRACE_SERVE_PORT", str(port))
         given = dict.fromkeys(inspect.signature(serve_command).parameters) | {"check": False}
         began_s = time.monotonic()
-        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: .*choose another"):
+        with pytest.raises(AddressTakenError, match=f"cannot listen on 127.0.0.1:{port}: .*choose another"):
             serve_command(**given)
         assert time.monotonic() - began_s < 0.5
 
@@ -113,7 +116,7 @@ def test_check_prints_settings_with_reasons_and_exits(smollm2_path: Path, tmp_pa
 def test_a_taken_port_fails_at_once(smollm2_path: Path) -> None:
     with serving(smollm2_path, "--max-num-seqs", "1") as live:
         taken = run("serve", str(smollm2_path), "--port", live.url.rpartition(":")[2])
-        assert taken.returncode == 2
+        assert taken.returncode == 1
         assert "cannot listen" in taken.stderr
         tasks = Path(f"/proc/{live.process.pid}/task").glob("*/children")
         children = [child for task in tasks for child in task.read_text().split()]

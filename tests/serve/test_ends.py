@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from headrace.base.config import EngineConfig, ModelConfig, ServeConfig
-from headrace.base.errors import ConfigError
+from headrace.base.errors import AddressTakenError
 from headrace.serve import server as module
 from headrace.serve.address import bind, listen
 from headrace.serve.metrics import ServerMetrics
@@ -150,19 +150,52 @@ def test_term_ends_with_requests_that_nobody_thought_of(
     assert "Cancel" not in capsys.readouterr().err, "the HTTP library had to end it"
 
 
+def another_program(port: int) -> socket.socket:
+    """A socket that is bound as `bind` does it, by somebody who knows of no claims."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", port))
+    return sock
+
+
 def test_of_two_programs_that_took_an_address_one_may_listen() -> None:
     """Linux gives a port to both as long as neither listens."""
     with bind(ServeConfig(port=0)) as first:
         port = first.getsockname()[1]
-        with bind(ServeConfig(port=port)) as second:
-            listen(first)
+        with another_program(port) as second:
+            second.listen()
             with pytest.raises(
-                ConfigError, match=rf"cannot listen on 127.0.0.1:{port}: .*in use.*choose"
+                AddressTakenError, match=rf"cannot listen on 127.0.0.1:{port}: .*in use.*choose"
             ) as caught:
-                listen(second)
+                listen(first)
             assert caught.value.param == "serve.port"
             with socket.create_connection(("127.0.0.1", port), timeout=5):
-                first.accept()[0].close()
+                second.accept()[0].close()
+
+
+def test_an_address_belongs_to_the_server_that_loads_until_it_ends() -> None:
+    """Nobody listens yet, and probes are refused; a second server is told so at once all the same."""
+    with bind(ServeConfig(port=0)) as first:
+        port = first.getsockname()[1]
+        for _ in range(2):  # the refused one leaves nothing behind
+            with pytest.raises(AddressTakenError, match=rf"127.0.0.1:{port}: .*in use.*choose another"):
+                bind(ServeConfig(port=port))
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+        with bind(ServeConfig(host="127.0.0.2", port=port)):
+            pass
+        listen(first)
+    bind(ServeConfig(port=port)).close()
+
+
+def test_a_second_server_is_refused_while_the_first_one_loads() -> None:
+    with bind(ServeConfig(port=0)) as loading:
+        port = loading.getsockname()[1]
+        refused = run("serve", str(tiny_llama()), "--port", str(port))
+    assert refused.returncode == 1
+    assert len(refused.stderr.splitlines()) == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in refused.stderr
+    assert "choose another --host or --port" in refused.stderr
 
 
 def test_a_server_whose_address_was_taken_while_it_loaded_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +204,7 @@ def test_a_server_whose_address_was_taken_while_it_loaded_says_so(monkeypatch: p
     real = module.AsyncLLM.start
 
     async def start(config: Any, spawned: Any) -> Any:
-        other = bind(ServeConfig(port=config.serve.port))
+        other = another_program(config.serve.port)
         other.listen()
         listened.append(other)
         return await real(config, spawned)
@@ -182,7 +215,7 @@ def test_a_server_whose_address_was_taken_while_it_loaded_says_so(monkeypatch: p
     config = EngineConfig(
         model=ModelConfig(model=str(tiny_llama())), serve=ServeConfig(port=port, in_process=True)
     )
-    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
+    with pytest.raises(AddressTakenError, match=f"cannot listen on 127.0.0.1:{port}"):
         asyncio.run(module.serve(config, lambda *_: pytest.fail("it is announced"), sock))
     assert sock.fileno() == -1
     listened[0].close()
@@ -234,6 +267,54 @@ def test_an_engine_whose_model_file_was_cut_short_stays_down_and_says_why(tmp_pa
             assert time.monotonic() < end_s + 40, told()
             time.sleep(0.05)
         assert client.post("/v1/completions", json=ask).json()["choices"] == before
+
+
+ASK = {"prompt": [5, 6], "max_tokens": 4, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_a_model_file_is_not_read_any_more_once_it_is_loaded(tmp_path: Path, backend: str) -> None:
+    """Its pages are really gone here, and whoever still used the mapping would die of SIGBUS: nobody does, as
+    weights, vectors and tables lie packed elsewhere."""
+    model = model_copy(tmp_path)
+    with serving(model, "--backend", backend) as live, httpx.Client(base_url=live.url, timeout=20) as client:
+        before = client.post("/v1/completions", json=ASK).json()["choices"]
+        os.truncate(next(model.glob("*.safetensors")), 1000)
+        assert client.post("/v1/completions", json=ASK).json()["choices"] == before
+        assert client.post("/v1/completions", json=ASK | {"prompt": list(range(3, 60))}).status_code == 200
+        assert client.get("/health").status_code == 200
+
+
+def test_packed_weights_that_are_cut_short_cost_a_restart_only(
+    smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that a running server has mapped loses its pages: a real SIGBUS in the engine process, whose
+    requests fail by that name; the next one finds the file broken and packs the weights anew."""
+    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path))
+    small = ("--max-model-len", "128", "--max-num-seqs", "2")
+    with serving(smollm2_path, *small) as live:
+        before = httpx.post(f"{live.url}/v1/completions", json=ASK, timeout=20).json()["choices"]
+    (packed,) = (tmp_path / "packed").glob("*.packed")
+    with (
+        serving(smollm2_path, *small, "--weight-cache", "map") as live,
+        httpx.Client(base_url=live.url, timeout=20) as client,
+    ):
+        (engine,) = children(live.process.pid)
+        os.truncate(packed, 4 << 20)
+        died = client.post("/v1/completions", json=ASK)
+        assert died.status_code == 503
+        assert "by signal SIGBUS (a model file was cut short" in died.json()["error"]["message"]
+        end_s = time.monotonic() + 30
+        while client.get("/ready").status_code != 200:
+            assert time.monotonic() < end_s, client.get("/health").text
+            time.sleep(0.05)
+        assert children(live.process.pid) != [engine]
+        assert client.post("/v1/completions", json=ASK).json()["choices"] == before
+        live.process.send_signal(signal.SIGTERM)
+        assert live.process.wait(30) == 0
+        assert live.process.stdout is not None
+        log = live.process.stdout.read()
+        assert f"packed weights are made anew: {packed}" in log
 
 
 def test_a_model_file_that_is_cut_short_is_refused_by_name(tmp_path: Path) -> None:
