@@ -27,7 +27,7 @@ DEFAULT_QUEUED_TOKENS = 1_000_000
 MAX_AGEING_S = 3600.0
 MAX_SEQS = 4096
 MIN_WATCH_S = 1.0
-"""Signs of life come four times a second."""
+"""Signs of life come four times a second, at rest once a second or four times in `silence_s`."""
 MAX_STEP_TOKENS = 1 << 20
 REPORT_LOGITS = 64
 """Logits rows per pass for prompt log-probabilities (each is V floats)."""

@@ -7,12 +7,15 @@ now and then, until the server has no file descriptor left; and about who asks f
 import asyncio
 import contextlib
 import socket
+from email.utils import formatdate
+from functools import lru_cache
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from headrace.base.clock import unix_s
 from headrace.base.config import ServeConfig
 from headrace.serve.front.waits import Level
 
@@ -46,12 +49,14 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read; a whole head ends the wait."""
+        self._tell_time()
         super().data_received(data)
         if self._is_answering:
             self._stop_waiting()
 
     def on_response_complete(self) -> None:
         """Begin to wait for the next head, or for the rest of a body nobody reads any more."""
+        self._tell_time()  # the next request may be here already
         super().on_response_complete()
         if not self._is_answering:
             self._wait(KEEP_ALIVE_S + HEAD_S)
@@ -79,6 +84,10 @@ class Connection(H11Protocol):
         cycle: Any = self.cycle  # None before the first request
         return cycle is not None and not cycle.response_complete
 
+    def _tell_time(self) -> None:
+        """The library's server would wake ten times a second to do this."""
+        self.server_state.default_headers = dated(int(unix_s()))
+
     def _wait(self, seconds: float) -> None:
         self._stop_waiting()
         self._deadline = self.loop.call_later(seconds, self._cut)
@@ -101,6 +110,12 @@ class Connection(H11Protocol):
             self.transport.abort()
         else:
             self.transport.close()
+
+
+@lru_cache(maxsize=1)
+def dated(second: int) -> list[tuple[bytes, bytes]]:
+    """The headers of every answer that is asked for in this second of Unix time; nobody changes them."""
+    return [(b"date", formatdate(second, usegmt=True).encode())]
 
 
 def _bound_unsent(sock: socket.socket | None) -> None:

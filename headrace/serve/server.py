@@ -47,7 +47,8 @@ async def serve(
         launch: of an engine process that loads the model already; None: one is started when it is needed.
 
     Raises:
-        ConfigError: the settings are impossible, or another program took the address meanwhile.
+        ConfigError: the settings are impossible.
+        AddressTakenError: another program took the address meanwhile.
     """
     with contextlib.closing(sock):
         try:
@@ -142,11 +143,21 @@ class InFlight:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its own signal handling, and with word of when it listens."""
+    """uvicorn without its own signal handling and its clock, and with word of when it listens."""
 
     def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_started = on_started
+        self._is_over = asyncio.Event()
+
+    def end(self) -> None:
+        """Stop serving."""
+        self.should_exit = True
+        self._is_over.set()
+
+    async def main_loop(self) -> None:
+        """Until `end`. Connections keep the time (`connection.dated`), so nothing has to wake up."""
+        await self._is_over.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -205,4 +216,4 @@ class _Loop:
             await self._state.batches.close()
         await self._state.llm.close(0.0)
         await self._app.cut(CUT_S)
-        self._server.should_exit = True
+        self._server.end()

@@ -22,6 +22,8 @@ from headrace.engine.loop import EngineLoop
 from headrace.engine.process.ipc import KEEP_S, Channel, Start
 
 BEAT_S = 0.25
+IDLE_BEAT_S = 1.0
+"""Between signs of life of an engine that has nothing to do, at most; new work is seen that much later."""
 
 
 def main(arguments: list[str]) -> int:
@@ -50,7 +52,8 @@ def main(arguments: list[str]) -> int:
     ears.loop = loop
     channel.send(Ready(process_id=os.getpid(), phases=phases.seconds))
     ended = Flag()
-    Thread(target=_beat, args=(channel, loop, ended), name="beat", daemon=True).start()
+    idle_s = min(IDLE_BEAT_S, start.config.watch.silence_s / 4)
+    Thread(target=_beat, args=(channel, loop, ended, idle_s), name="beat", daemon=True).start()
     loop.run()
     ended.set()
     if ears.is_told_to_end:  # after a failure the parent wants a new process at once
@@ -98,10 +101,13 @@ class _Ears:
                 return
 
 
-def _beat(channel: Channel, loop: EngineLoop, ended: Flag) -> None:
-    while not ended.wait(BEAT_S):
+def _beat(channel: Channel, loop: EngineLoop, ended: Flag, idle_s: float) -> None:
+    pause_s = BEAT_S
+    while not ended.wait(pause_s):
+        beat = loop.beat()
+        pause_s = BEAT_S if beat.has_work else max(BEAT_S, idle_s)
         try:
-            channel.send(loop.beat())
+            channel.send(beat)
         except EngineDeadError:
             if not ended.is_set():
                 os._exit(0)
