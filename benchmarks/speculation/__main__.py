@@ -1,6 +1,7 @@
 """Measure drafting with a pair of models, or, without a draft model, with what texts repeat.
 
 python -m benchmarks.speculation --target big.gguf [--draft small.gguf] --llama build/peers/llama
+python -m benchmarks.speculation --target big.gguf --method eagle=heads --depths 1,2,4 --tasks story,function
 """
 
 import argparse
@@ -20,12 +21,14 @@ def main() -> None:
     ways: list[Way] = []
     try:
         found = llama_cpp.find(args.llama, args.threads) if args.llama else None
-        if args.draft is None:
+        if args.method is not None:
+            add_ours(ways, args.target, args.method, args.depths, args.program)
+        elif args.draft is None:
             add_our_lookups(ways, args.target, args.program)
             if found is not None:
                 add_their_lookups(ways, Path(args.target), found)
         else:
-            add_ours(ways, args.target, args.draft, args.depths, args.program)
+            add_ours(ways, args.target, f"draft={args.draft}", args.depths, args.program)
             if found is not None:
                 add_theirs(ways, Path(args.target), Path(args.draft), args.llama_depths, found)
         asked = [w for w in ways if not args.ways or any(part in w.name for part in args.ways)]
@@ -76,6 +79,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", required=True, help="the model, a .gguf file")
     parser.add_argument("--draft", help="the draft model, a .gguf file; left out: lookups, on copying tasks")
+    parser.add_argument("--method", help="instead, what --speculate takes: eagle=heads, early-exit=10 ..")
     parser.add_argument("--llama", type=Path, help="folder of an installed llama.cpp; left out without")
     parser.add_argument("--depths", type=_numbers, default=(4,), help="fixed depths beside auto")
     parser.add_argument("--llama-depths", type=_numbers, default=(3, 5), help="drafts of llama.cpp's servers")

@@ -105,7 +105,13 @@ ADVERSE = {
 }
 """To be answered in a chat; the answers repeat next to nothing."""
 
-CHAT = COPYING | ADVERSE
+WRITING = {
+    "function": "Write a Python function that merges two sorted lists, with a docstring and an example.",
+    "class": "Write a Python class for a stack with the methods push, pop and peek, with docstrings.",
+}
+"""To be answered in a chat, with code."""
+
+CHAT = COPYING | ADVERSE | WRITING
 
 
 def prompt(task: str, round_: int) -> str:

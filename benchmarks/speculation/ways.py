@@ -33,12 +33,14 @@ class Way:
 
 
 def add_ours(
-    ways: list[Way], target: Path | str, draft: Path | str, depths: tuple[int, ...], program: str
+    ways: list[Way], target: Path | str, speculate: str, depths: tuple[int, ...], program: str
 ) -> None:
     """Headrace, one server: off, as many drafts as pay, and fixed depths."""
-    server = headrace(target, program, ("--speculate", f"draft={draft}", "--max-num-seqs", "4"))
-    ways += [Way("headrace, plain", server, {"speculate": "off"}), Way("headrace, draft", server)]
-    ways += [Way(f"headrace, draft, depth {k}", server, {"speculate": f"draft,depth={k}"}) for k in depths]
+    server = headrace(target, program, ("--speculate", speculate, "--max-num-seqs", "4"))
+    method = speculate.partition("=")[0]
+    ways += [Way("headrace, plain", server, {"speculate": "off"}), Way(f"headrace, {method}", server)]
+    for k in depths:
+        ways.append(Way(f"headrace, {method}, depth {k}", server, {"speculate": f"{method},depth={k}"}))
 
 
 def add_our_lookups(ways: list[Way], target: Path | str, program: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +18,8 @@ from headrace.compute.spec.heads.eagle import load_eagle
 from headrace.compute.spec.heads.files import HeadFiles, Target
 from headrace.compute.weights.checkpoint import open_checkpoint
 from headrace.tools.distill import prompts as prompts_page
-from headrace.tools.distill.folder import bfloat16, write_folder
+from headrace.tools.distill import run as run_page
+from headrace.tools.distill.folder import bfloat16, read_folder, write_folder
 from headrace.tools.distill.plan import Plan
 from headrace.tools.distill.prompts import make_prompts
 from headrace.tools.distill.run import distill, frequent
@@ -117,8 +119,9 @@ def test_bfloat16_is_the_nearest_and_ties_go_to_even():
 
 def test_frequent_tokens_are_counted_in_answers_only():
     samples = [Sample((9, 9, 9, 1, 2, 2), 3), Sample((9, 2, 3, 3, 3, 1), 1)]
-    assert frequent(samples, 2).tolist() == [2, 3]
-    assert frequent(samples, 9).tolist() == [1, 2, 3]
+    assert frequent(samples, 2, 320).tolist() == [2, 3]
+    assert frequent(samples, 6, 320).tolist() == [0, 1, 2, 3, 4, 5]
+    assert frequent(samples, 9, 4).tolist() == [0, 1, 2, 3]
 
 
 def test_built_in_prompts_are_many_and_their_order_depends_on_the_seed():
@@ -163,6 +166,109 @@ def test_what_the_report_promises_is_what_drafting_gives(trained, target):
     assert counts["drafts_checked"] > 20
     share = counts["drafts_accepted"] / counts["drafts_checked"]
     assert abs(share - sum(report["acceptance_by_depth"]) / 2) < 0.15
+
+
+def test_a_training_goes_on_from_what_was_written(trained, tmp_path, config, prompts):
+    """With other text and the same vocabulary; what it cost adds up."""
+    out, report, _ = trained
+    again = tmp_path / "m"
+    shutil.copytree(out, again)
+    more = distill(config, plan(again, prompts, steps=1, resume=True), Notes())
+    assert (more["rounds"], more["steps"]) == (2, 201)
+    assert more["training_tokens"] > report["training_tokens"] + 700
+    assert more["seconds"] > report["seconds"]
+    assert more["acceptance_by_depth"][1] > report["acceptance_by_depth"][1] - 0.1
+    one, two = (read_folder(folder)[1] for folder in (out, again))
+    assert one["token_map"].tolist() == two["token_map"].tolist()
+    moved = np.abs(one["blocks.0.layers.0.bias"] - two["blocks.0.layers.0.bias"]).max()
+    assert 0 < moved < 0.01, "one step"
+
+
+def test_the_text_of_another_round_is_another(config, prompts):
+    texts = [run_page._write(config, plan(Path("x"), prompts), Notes(), rounds) for rounds in (0, 0, 1)]
+    assert texts[0] == texts[1]
+    assert texts[0][1] == texts[2][1], "what heads are judged by stays"
+    assert texts[0][0] != texts[2][0]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"method": "eagle"}, "are 'medusa' of --seed 0; --resume goes on with the same"),
+        ({"seed": 3}, "are 'medusa' of --seed 0; --resume goes on with the same"),
+        ({"heads": 3}, r"have 'blocks.2.layers.0.weight' of shape None, these need \[320, 320\]; take the"),
+    ],
+)
+def test_other_heads_are_not_gone_on_from(trained, tmp_path, config, prompts, more, words):
+    again = tmp_path / "m"
+    shutil.copytree(trained[0], again)
+    with pytest.raises(ConfigError, match=words):
+        distill(config, plan(again, prompts, resume=True, **more), Notes())
+
+
+def test_nothing_to_go_on_from_is_said_so(tmp_path, config, prompts):
+    with pytest.raises(ConfigError, match="holds no heads to go on from; leave --resume out"):
+        distill(config, plan(tmp_path / "none", prompts, resume=True), Notes())
+
+
+def test_a_linear_map_is_found_without_a_step():
+    torch = pytest.importorskip("torch")
+    from headrace.tools.distill.training import ridge
+
+    rng = torch.Generator().manual_seed(0)
+    x, m = (torch.randn(*shape, generator=rng) for shape in ((500, 8), (8, 3)))
+    assert torch.allclose(ridge(x, x @ m, 1e-6), m, atol=1e-3)
+    assert ridge(x, x @ m, 1.0).norm() < 0.6 * m.norm()
+    assert not ridge(x * float("inf"), x @ m, 0.1).isfinite().any()
+
+
+@pytest.mark.parametrize("size", [3, 7, 20])
+def test_every_text_comes_once_before_any_comes_again(size):
+    pytest.importorskip("torch")
+    from headrace.tools.distill.training import Shuffled
+
+    order = Shuffled(7, 0)
+    taken = [order.take(size).tolist() for _ in range(6)]
+    assert all(len(set(part)) == len(part) == min(size, 7) for part in taken)
+    each = 7 // min(size, 7)
+    for first in range(0, 6, each):
+        whole = [i for part in taken[first : first + each] for i in part]
+        assert len(set(whole)) == len(whole)
+
+
+@pytest.mark.parametrize("method", ["medusa", "eagle"])
+def test_ranks_are_those_of_the_right_tokens(method, tmp_path):
+    """By hand, from the logits of each place; tokens that the heads do not know rank nowhere."""
+    torch = pytest.importorskip("torch")
+    from headrace.tools.distill import make
+    from headrace.tools.distill.training import UNKNOWN
+
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, 12, 20).astype(np.int32)
+    text = Known(ids, 4, tuple(rng.standard_normal((20, 64)).astype(np.float16) for _ in range(4)))
+    known, weights = np.arange(1, 12, 2, dtype=np.int32), rng.standard_normal((12, 64)).astype(np.float32)
+    reader = SimpleNamespace(
+        head_rows=lambda tokens: weights[tokens],
+        embed_rows=lambda tokens: weights[tokens],
+        taps=SimpleNamespace(inputs_of=(0, 1, 2)),
+    )
+    asked = Plan(method=method, out=tmp_path, heads=3, vocab=16, steps=2)
+    trainer = getattr(make, "make_" + method)(reader, known, [text], asked)(1.0)
+    trainer.train([text], lambda share, loss: None)
+    ranks = trainer.ranks([text])
+    first, last = 2, 20 - 1 - 3
+    assert ranks.shape == (3, last - first)
+    with torch.no_grad():
+        logits = (
+            trainer._logits(text, first, last)
+            if method == "eagle"
+            else trainer._logits(torch.from_numpy(text.states[0][first:last]).float())
+        )
+    for k in range(3):
+        for i in range(last - first):
+            token = ids[first + 2 + k + i]
+            order = known[logits[k, i].numpy().argsort()[::-1]].tolist()
+            assert ranks[k, i] == (order.index(token) if token in order else UNKNOWN)
 
 
 def test_eagle_heads_of_one_layer_are_refused(tmp_path, config, prompts):

@@ -27,6 +27,9 @@ def command(  # noqa: PLR0913 - one parameter per flag
     temperature: Annotated[float, typer.Option(help="Of the text to train on.")] = 0.7,
     max_tokens: Annotated[int, typer.Option(help="Tokens of each answer.")] = 192,
     seed: Annotated[int, typer.Option(help="Of prompts, text and training.")] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the heads in --out, with new text.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     *,
     settings: Gathered,
@@ -47,6 +50,7 @@ def command(  # noqa: PLR0913 - one parameter per flag
         temperature=temperature,
         max_tokens=max_tokens,
         seed=seed,
+        resume=resume,
     )
     with Phased() as watcher:
         report = distill(settings.config, plan, watcher)

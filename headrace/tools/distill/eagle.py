@@ -7,6 +7,13 @@ arXiv:2503.01840, training-time test).
 
     pass 1     place i sees places <= i, all with features of the target
     pass s     place i sees places <= i - s + 1 of pass 1, and one of each pass from 2 to s: its own chain
+
+Further passes cost as much as the first and teach less: in the beginning there is one, then one text of a
+step goes through all.
+
+What is linear in the task is not left to gradients: features are the target's last states, and the layer
+begins as the best linear map from [embedding, feature] to the next of these states, through an attention in
+which each place sees itself (queries and keys of an embedding are the same random projection of it).
 """
 
 import math
@@ -24,20 +31,31 @@ from headrace.tools.distill.folder import bfloat16
 from headrace.tools.distill.states import Known
 from headrace.tools.distill.training import (
     DECAY,
+    MAX_FIT,
+    RIDGE,
     ProgressFn,
+    Shuffled,
     Training,
-    acceptance_by_depth,
-    cosine,
     finite_loss,
+    ranks_of,
+    rate,
+    ridge,
+    taken_over,
     tensor,
 )
 
 HEAD_SIZE = 64
 TEXTS = 4
 """Of a step."""
+ALONE = 1 / 3
+"""Share of a training, where it begins anew, with one pass only."""
 RATE = 1e-3
+"""Learning rate at its highest."""
+BETAS = 0.9, 0.95
 BASE = 10000.0
 EPS = 1e-5
+SELF = 1.0
+"""Size of the projection by which a place knows itself: a score of 8 on average, others' about 0."""
 
 
 class EagleTrainer:
@@ -59,24 +77,31 @@ class EagleTrainer:
         self._embed_ids, self._embed = embed[0], tensor(embed[1])
         width = head.shape[1]
         self._width, self._heads = width, max(1, width // HEAD_SIZE)
-        generator = torch.Generator().manual_seed(training.seed)
-        inner = self._heads * HEAD_SIZE
+        self._weights = self._begin(training.seed)
+        self._alone = ALONE if training.start is None else 0.0
+        if training.start is not None:
+            self._weights = taken_over(training.start, self._weights)
+
+    def _begin(self, seed: int) -> dict[str, torch.Tensor]:
+        width, inner = self._width, self._heads * HEAD_SIZE
+        generator = torch.Generator().manual_seed(seed)
 
         def draw(n: int, k: int) -> torch.Tensor:
-            return (torch.randn(n, k, generator=generator) / math.sqrt(k)).requires_grad_()
+            return torch.randn(n, k, generator=generator) / math.sqrt(k)
 
         fc = torch.zeros(width, 3 * width)
         fc[:, 2 * width :] = torch.eye(width)
-        self._weights: dict[str, torch.Tensor] = {
-            "fc.weight": fc.requires_grad_(),
-            "midlayer.self_attn.q_proj.weight": draw(inner, 2 * width),
-            "midlayer.self_attn.k_proj.weight": draw(inner, 2 * width),
-            "midlayer.self_attn.v_proj.weight": draw(inner, 2 * width),
-            "midlayer.self_attn.o_proj.weight": torch.zeros(width, inner, requires_grad=True),
+        own = torch.cat([SELF * draw(inner, width), torch.zeros(inner, width)], 1)
+        weights = {
+            "fc.weight": fc,
+            "midlayer.self_attn.q_proj.weight": own + 0.02 * draw(inner, 2 * width),
+            "midlayer.self_attn.k_proj.weight": own + 0.02 * draw(inner, 2 * width),
+            "midlayer.self_attn.v_proj.weight": torch.zeros(inner, 2 * width),
+            "midlayer.self_attn.o_proj.weight": torch.eye(width, inner),
             "midlayer.mlp.gate_proj.weight": draw(2 * width, width),
             "midlayer.mlp.up_proj.weight": draw(2 * width, width),
-            "midlayer.mlp.down_proj.weight": torch.zeros(width, 2 * width, requires_grad=True),
-            "lm_head.weight": self._target.clone().requires_grad_(),
+            "midlayer.mlp.down_proj.weight": torch.zeros(width, 2 * width),
+            "lm_head.weight": self._target.clone(),
         }
         for name in (
             "midlayer.input_layernorm",
@@ -84,22 +109,52 @@ class EagleTrainer:
             "midlayer.post_attention_layernorm",
             "norm",
         ):
-            self._weights[name + ".weight"] = torch.ones(width, requires_grad=True)
+            weights[name + ".weight"] = torch.ones(width)
+        return {name: values.requires_grad_() for name, values in weights.items()}
+
+    def _fit(self, texts: Sequence[Known]) -> None:
+        """Begin with what is linear; a last norm that turns states into the target's."""
+        ones = torch.ones(self._width)
+        given: list[torch.Tensor] = []
+        wanted: list[torch.Tensor] = []
+        above = below = torch.zeros(self._width)
+        count = 0
+        for text in texts:
+            first = max(1, text.num_prompt - 2)
+            states = _norm(tensor(text.states[2]).float(), ones)
+            above = above + (states * tensor(text.states[3]).float())[first:].sum(0)
+            below = below + states[first:].square().sum(0)
+            given.append(torch.cat([_norm(self._embedded(text), ones)[first:], states[first:-1]], 1))
+            wanted.append(states[first + 1 :] - states[first:-1])
+            count += len(given[-1])
+            if count > MAX_FIT:
+                break
+        found = ridge(torch.cat(given), torch.cat(wanted), RIDGE).T
+        if not found.isfinite().all():
+            return  # the first loss says so
+        v = self._weights["midlayer.self_attn.v_proj.weight"]
+        v[: self._width] = found[: len(v)]
+        self._weights["norm.weight"][:] = above / below.clamp(min=EPS)
 
     def train(self, texts: Sequence[Known], progress: ProgressFn) -> int:
         """Train on texts; returns the number of steps. The time begins with the first step."""
-        optimizer = torch.optim.AdamW(list(self._weights.values()), lr=RATE, weight_decay=0.0)
-        rng = np.random.default_rng(self._training.seed)
+        if self._training.start is None:
+            with torch.no_grad():
+                self._fit(texts)
+        optimizer = torch.optim.AdamW(list(self._weights.values()), lr=RATE, betas=BETAS, weight_decay=0.0)
+        order = Shuffled(len(texts), self._training.seed)
         began_s, step, share = now_s(), 0, 0.0
         while share < 1.0:
-            chosen: list[int] = rng.integers(len(texts), size=TEXTS).tolist()
             for group in optimizer.param_groups:
-                group["lr"] = RATE * cosine(share)
-            losses = [self._loss(texts[i]) for i in chosen]
-            loss = torch.stack(losses).mean()
-            value = finite_loss(loss, step)
+                group["lr"] = RATE * rate(share)
+            chosen: list[int] = order.take(TEXTS).tolist()
             optimizer.zero_grad()
-            loss.backward()  # pyright: ignore[reportUnknownMemberType]
+            value = 0.0
+            for n, i in enumerate(chosen):  # one by one: the graph of a text takes a few hundred MiB
+                passes = self._training.heads if n == 0 and share >= self._alone else 1
+                loss = self._loss(texts[i], passes) / len(chosen)
+                value += finite_loss(loss, step)
+                loss.backward()  # pyright: ignore[reportUnknownMemberType]
             torch.nn.utils.clip_grad_norm_(list(self._weights.values()), 1.0)
             optimizer.step()  # pyright: ignore[reportUnknownMemberType]
             step += 1
@@ -108,23 +163,25 @@ class EagleTrainer:
             progress(min(share, 1.0), value)
         return step
 
-    def _loss(self, text: Known) -> torch.Tensor:
+    def _loss(self, text: Known, passes: int) -> torch.Tensor:
         first = max(0, text.num_prompt - 2)
         with torch.no_grad():
             after = tensor(text.states[3][1:]).float()
             wanted = torch.softmax(after @ self._target.T, -1)
         losses: list[torch.Tensor] = []
-        for depth, logits in enumerate(self._passes(text)):
-            begin = first + depth
-            said = torch.log_softmax(logits[begin:], -1)
-            losses.append(-(wanted[begin:] * said).sum(-1).mean() * DECAY**depth)
+        for depth, logits in enumerate(self._passes(text, passes, first)):
+            said = torch.log_softmax(logits, -1)
+            losses.append(-(wanted[first + depth :] * said).sum(-1).mean() * DECAY**depth)
         return torch.stack(losses).sum()
 
-    def _passes(self, text: Known) -> list[torch.Tensor]:
-        """Logits [places, N] of each pass; those of pass s begin to mean something at place s - 1."""
+    def _embedded(self, text: Known) -> torch.Tensor:
+        """Embeddings [places, width] of the tokens after each place."""
+        return self._embed[tensor(np.searchsorted(self._embed_ids, text.ids[1:]))]
+
+    def _passes(self, text: Known, passes: int, first: int) -> list[torch.Tensor]:
+        """Logits [places - first - s + 1, N] of each pass s: of place `first` + s - 1 and those after it."""
         w = self._weights
-        ids = np.searchsorted(self._embed_ids, text.ids[1:])
-        e = _norm(self._embed[tensor(ids)], w["midlayer.input_layernorm.weight"])
+        e = _norm(self._embedded(text), w["midlayer.input_layernorm.weight"])
         fused = torch.cat([tensor(text.states[i][:-1]).float() for i in range(3)], -1) @ w["fc.weight"].T
         count = len(e)
         angles = torch.arange(count)[:, None] * BASE ** -(torch.arange(0, HEAD_SIZE, 2) / HEAD_SIZE)
@@ -133,8 +190,9 @@ class EagleTrainer:
         values: list[torch.Tensor] = []
         found: list[torch.Tensor] = []
         x = fused
-        for _ in range(self._training.heads):
-            h = torch.cat([e, _norm(x, w["midlayer.hidden_norm.weight"])], -1)
+        for depth in range(passes):
+            x = _norm(x, w["midlayer.hidden_norm.weight"])
+            h = torch.cat([e, x], -1)
             q, k, v = (
                 (h @ w[f"midlayer.self_attn.{part}_proj.weight"].T)
                 .view(count, self._heads, HEAD_SIZE)
@@ -148,17 +206,17 @@ class EagleTrainer:
             h = _norm(x, w["midlayer.post_attention_layernorm.weight"])
             gated = silu(h @ w["midlayer.mlp.gate_proj.weight"].T) * (h @ w["midlayer.mlp.up_proj.weight"].T)
             x = x + gated @ w["midlayer.mlp.down_proj.weight"].T
-            found.append(_norm(x, w["norm.weight"]) @ w["lm_head.weight"].T)
+            found.append(_norm(x[first + depth :], w["norm.weight"]) @ w["lm_head.weight"].T)
             x = torch.cat([x[:1], x[:-1]])
         return found
 
-    def acceptance(self, texts: Sequence[Known]) -> list[float]:
-        """For each depth, the share of places of greedy texts where all drafts up to it are right."""
-        return acceptance_by_depth(texts, self._training.heads, self._guesses)
+    def ranks(self, texts: Sequence[Known]) -> NDArray[np.int64]:
+        """See `ranks_of`."""
+        return ranks_of(texts, self._training.heads, self._tokens, self._logits)
 
-    def _guesses(self, text: Known, first: int, last: int) -> NDArray[Any]:
-        best = [logits.argmax(-1).numpy() for logits in self._passes(text)]
-        return np.stack([self._tokens[best[s][first + s : last + s]] for s in range(len(best))])
+    def _logits(self, text: Known, first: int, last: int) -> torch.Tensor:
+        found = self._passes(text, self._training.heads, first)
+        return torch.stack([logits[: last - first] for logits in found])
 
     def config(self, width: int, vocab_size: int) -> dict[str, Any]:
         """`config.json`."""
@@ -176,6 +234,7 @@ class EagleTrainer:
             "hidden_act": "silu",
             "rms_norm_eps": EPS,
             "rope_theta": BASE,
+            "norm_before_residual": True,
             "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(self._layers)},
         }
 

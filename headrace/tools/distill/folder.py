@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.base.errors import ConfigError, HeadraceError
+from headrace.compute.quant.scheme import find_scheme
+from headrace.compute.weights.formats.safetensors import read_json, read_tensors
 
 BF16_EXPONENT = np.uint16(0x7F80)
 """The exponent bits of a bfloat16: all are set in NaN and infinities."""
@@ -44,6 +46,29 @@ def _is_finite(values: NDArray[Any]) -> bool:
     if values.dtype == np.uint16:
         return not bool(((values & BF16_EXPONENT) == BF16_EXPONENT).any())
     return bool(np.isfinite(values).all())
+
+
+def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """The report and the tensors of heads written before: float32 values, int64 tokens.
+
+    Raises:
+        ConfigError: there are none.
+        CheckpointError: they are broken.
+    """
+    if not (path / "report.json").is_file():
+        raise ConfigError(
+            f"{path} holds no heads to go on from; leave --resume out to begin anew", param="resume"
+        )
+    report = read_json(path / "report.json")
+    tensors, _ = read_tensors(path)
+    found: dict[str, NDArray[Any]] = {}
+    for name, each in tensors.items():
+        if each.type_name == "i64":
+            found[name] = np.ascontiguousarray(each.data).view(np.int64)
+        else:
+            values = find_scheme(each.type_name, name).dequantize(each.rows())
+            found[name] = values.reshape(each.shape)
+    return report, found
 
 
 def write_folder(

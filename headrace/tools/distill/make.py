@@ -1,8 +1,10 @@
 """From what was read of a target to a trainer. Imports torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.compute.ops.api import I32
 from headrace.tools.distill.eagle import EagleTrainer
@@ -14,25 +16,36 @@ from headrace.tools.distill.training import Training, set_threads
 __all__ = ["make_eagle", "make_medusa", "set_threads"]
 
 
+Start = Mapping[str, NDArray[Any]] | None
+
+
 def make_medusa(
-    reader: Reader, tokens: I32, texts: Sequence[Known], plan: Plan
+    reader: Reader, tokens: I32, texts: Sequence[Known], plan: Plan, start: Start = None
 ) -> Callable[[float], MedusaTrainer]:
-    """What makes a trainer that trains for so many seconds; `reader` is not needed any more then."""
+    """What makes a trainer that trains for so many seconds; `reader` is not needed any more then.
+
+    Args:
+        reader: gives weights of the target.
+        tokens: the vocabulary of the heads, ascending.
+        texts: those to train on and to judge by.
+        plan: what is asked for.
+        start: the tensors of heads to go on from.
+    """
     del texts
     head = reader.head_rows(tokens)
-    return lambda seconds: MedusaTrainer(tokens, head, _training(plan, seconds))
+    return lambda seconds: MedusaTrainer(tokens, head, _training(plan, seconds, start))
 
 
 def make_eagle(
-    reader: Reader, tokens: I32, texts: Sequence[Known], plan: Plan
+    reader: Reader, tokens: I32, texts: Sequence[Known], plan: Plan, start: Start = None
 ) -> Callable[[float], EagleTrainer]:
     """The same for EAGLE-3."""
     head = reader.head_rows(tokens)
     ids = np.unique(np.concatenate([text.ids for text in texts])).astype(np.int32)
     embed = ids, reader.embed_rows(ids)
     layers = reader.taps.inputs_of
-    return lambda seconds: EagleTrainer(tokens, head, embed, layers, _training(plan, seconds))
+    return lambda seconds: EagleTrainer(tokens, head, embed, layers, _training(plan, seconds, start))
 
 
-def _training(plan: Plan, seconds: float) -> Training:
-    return Training(heads=plan.heads, seconds=seconds, steps=plan.steps, seed=plan.seed)
+def _training(plan: Plan, seconds: float, start: Start) -> Training:
+    return Training(heads=plan.heads, seconds=seconds, steps=plan.steps, seed=plan.seed, start=start)

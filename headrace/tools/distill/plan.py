@@ -30,6 +30,8 @@ class Plan:
     seed: int = 0
     text_tokens: int = MAX_TEXT_TOKENS
     steps: int | None = None
+    resume: bool = False
+    """Go on from the heads that `out` holds."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -1,13 +1,14 @@
 """`headrace distill`: text, states, training, a folder, a report."""
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.base.clock import now_s
 from headrace.base.config import EngineConfig, SpeculateConfig
@@ -16,14 +17,16 @@ from headrace.base.request import SamplingParams
 from headrace.compute.models.decoder import Taps
 from headrace.compute.ops.api import I32
 from headrace.engine.llm import LLM
-from headrace.tools.distill.folder import check_folder, write_folder
+from headrace.tools.distill.folder import check_folder, read_folder, write_folder
 from headrace.tools.distill.plan import Plan
 from headrace.tools.distill.prompts import make_prompts
 from headrace.tools.distill.states import MAX_TOKENS, MIN_LAYERS, Known, Reader, fused_layers
 from headrace.tools.distill.text import BATCH, Sample, answers
 
-WRITE_SHARE, JUDGE_SHARE = 0.35, 0.08
+WRITE_SHARE, JUDGE_SHARE = 0.2, 0.03
 """Of the time, for text to train on and for text to judge by; reading states takes what it takes."""
+ROUND = 1 << 40
+"""Seeds of a round's answers."""
 MAX_STATE_BYTES = 2 << 30
 """Of hidden states; texts beyond that are not used."""
 
@@ -49,16 +52,19 @@ def distill(config: EngineConfig, plan: Plan, watcher: Watcher) -> dict[str, Any
     """
     trainer_of, set_threads = _trainer(plan.method)
     check_folder(plan.out)
+    before = _before(plan)
     began_s = now_s()
     config = replace(config, speculate=SpeculateConfig())
-    train, judge = _write(config, plan, watcher)
+    train, judge = _write(config, plan, watcher, before.rounds)
     watcher.phase("states")
-    reader = Reader(config, partial(_taps, plan.method))
+    reader = Reader(config, partial(taps_of, plan.method))
     try:
         held_out = list(_read(reader, judge, watcher))
         texts = list(_read(reader, train, watcher))
-        tokens = frequent(train, plan.vocab)
-        learner = trainer_of(reader, tokens, [*texts, *held_out], plan)
+        tokens = before.tokens
+        if tokens is None:
+            tokens = frequent(train, plan.vocab, reader.spec.vocab_size)
+        learner = trainer_of(reader, tokens, [*texts, *held_out], plan, before.tensors)
         spec, threads = reader.spec, reader.threads
     finally:
         reader.close()
@@ -67,19 +73,20 @@ def distill(config: EngineConfig, plan: Plan, watcher: Watcher) -> dict[str, Any
     seconds = max(60 * plan.minutes - (now_s() - began_s), 0.1 * 60 * plan.minutes)
     trainer = learner(seconds)
     steps = trainer.train(texts, partial(_tell_loss, watcher))
-    accepted = trainer.acceptance(held_out)
+    accepted = acceptance_by_depth(trainer.ranks(held_out))
     known = np.isin(np.concatenate([t.ids[t.num_prompt :] for t in held_out]), tokens)
     report = {
         "method": plan.method,
         "model": config.model.model,
         "seed": plan.seed,
         "temperature": plan.temperature,
-        "training_tokens": sum(s.num_answer for s in train),
+        "rounds": before.rounds + 1,
+        "training_tokens": before.training_tokens + sum(s.num_answer for s in train),
         "judged_tokens": sum(s.num_answer for s in judge),
         "vocabulary": len(tokens),
         "vocabulary_covers": round(float(known.mean()), 4),
-        "steps": steps,
-        "seconds": round(now_s() - began_s, 1),
+        "steps": before.steps + steps,
+        "seconds": round(before.seconds + now_s() - began_s, 1),
         "acceptance_by_depth": [round(share, 4) for share in accepted],
         "tokens_per_step": round(1 + sum(accepted), 3),
     }
@@ -87,18 +94,70 @@ def distill(config: EngineConfig, plan: Plan, watcher: Watcher) -> dict[str, Any
     return report
 
 
-def frequent(samples: Sequence[Sample], most: int) -> I32:
-    """The tokens that answers use most, ascending."""
+def acceptance_by_depth(ranks: NDArray[np.int64]) -> list[float]:
+    """For each depth, the share of places where all drafts up to it are right.
+
+    Args:
+        ranks: of the right tokens [depth, places], 0 the likeliest.
+    """
+    hits = np.logical_and.accumulate(ranks == 0, axis=0).sum(axis=1)
+    return (hits / max(ranks.shape[1], 1)).tolist()
+
+
+def frequent(samples: Sequence[Sample], most: int, vocab_size: int) -> I32:
+    """The `most` tokens that answers use most, ascending.
+
+    Where they use fewer, those with the lowest ids fill up: tokenizers mostly give them to what is frequent.
+    """
     counts = Counter(token for sample in samples for token in sample.ids[sample.num_prompt :])
-    return np.array(sorted(token for token, _ in counts.most_common(most)), np.int32)
+    order = sorted(range(vocab_size), key=lambda token: -counts[token])
+    return np.array(sorted(order[:most]), np.int32)
 
 
-def _write(config: EngineConfig, plan: Plan, watcher: Watcher) -> tuple[list[Sample], list[Sample]]:
-    """Answers to train on, and greedy ones to other prompts to judge by."""
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What was trained before, with `resume`."""
+
+    rounds: int = 0
+    training_tokens: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    tensors: Mapping[str, NDArray[Any]] | None = None
+    tokens: I32 | None = None
+
+
+def _before(plan: Plan) -> _Before:
+    """What `plan.out` holds, if it is to be gone on with.
+
+    Raises:
+        ConfigError: nothing, or other heads.
+    """
+    if not plan.resume:
+        return _Before()
+    report, tensors = read_folder(plan.out)
+    if report.get("method") != plan.method or report.get("seed") != plan.seed:
+        raise ConfigError(
+            f"the heads in {plan.out} are {report.get('method')!r:.40} of --seed {report.get('seed')!r:.40}; "
+            f"--resume goes on with the same, which the texts to judge by depend on",
+            param="resume",
+        )
+    if "token_map" in tensors:
+        tokens = tensors["token_map"].astype(np.int32)
+    else:
+        tokens = (tensors["d2t"] + np.arange(len(tensors["d2t"]))).astype(np.int32)
+    counts = (report.get(key, 0) for key in ("rounds", "training_tokens", "steps", "seconds"))
+    return _Before(*counts, tensors=tensors, tokens=tokens)
+
+
+def _write(
+    config: EngineConfig, plan: Plan, watcher: Watcher, rounds: int
+) -> tuple[list[Sample], list[Sample]]:
+    """Answers to train on, other ones in each round, and greedy ones to other prompts to judge by."""
     watcher.phase("text")
     prompts = make_prompts(plan.prompts, plan.seed)
     num_judge = max(1, min(BATCH, len(prompts) // 8))
-    sampling = SamplingParams(temperature=plan.temperature, seed=plan.seed, max_tokens=plan.max_tokens)
+    seed = (plan.seed + rounds * ROUND) % (1 << 62)
+    sampling = SamplingParams(temperature=plan.temperature, seed=seed, max_tokens=plan.max_tokens)
     schedule = (
         config.schedule if config.schedule.max_num_seqs else replace(config.schedule, max_num_seqs=BATCH)
     )
@@ -166,7 +225,7 @@ def _trainer(method: str) -> tuple[Any, Callable[[int], None]]:
     return make_medusa if method == "medusa" else make_eagle, set_threads
 
 
-def _taps(method: str, layers: int) -> Taps:
+def taps_of(method: str, layers: int) -> Taps:
     """The states that heads learn from."""
     if method == "medusa":
         return Taps(normed=True)

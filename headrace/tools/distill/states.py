@@ -24,9 +24,9 @@ MIN_LAYERS = 2
 
 
 def fused_layers(layers: int) -> tuple[int, int, int]:
-    """Three layers whose inputs EAGLE heads fuse: near the beginning, in the middle, near the end."""
-    low, high = (2, layers - 3) if layers >= 8 else (0, layers)
-    return low, (low + high) // 2, high
+    """Layers whose inputs EAGLE heads fuse: near the beginning, in the middle, and what the last gives."""
+    low = 2 if layers >= 8 else 0
+    return low, (low + layers) // 2, layers
 
 
 @dataclass(frozen=True, slots=True)

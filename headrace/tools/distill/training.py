@@ -1,22 +1,31 @@
 """What trainers share. Imports torch."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headrace.base.errors import HeadraceError
+from headrace.base.errors import ConfigError, HeadraceError
+from headrace.compute.ops.api import I32
 from headrace.tools.distill.states import Known
 
 DECAY = 0.8
 """What each further draft counts, over the one before."""
 
-Guesses = Callable[[Known, int, int], NDArray[Any]]
-"""The drafts [depth, last - first] of the places from `first` to before `last` of a text."""
+Logits = Callable[[Known, int, int], torch.Tensor]
+"""Logits [depth, last - first, N] of the places from `first` to before `last` of a text."""
+UNKNOWN = 1 << 30
+"""The rank of tokens that heads do not know."""
+RIDGE = 0.03
+"""What holds a linear map small, of the mean square of what it maps."""
+MAX_FIT = 60_000
+"""Places that a linear map is made from."""
+WARM = 0.03
+"""Share of a training in which the learning rate rises."""
 ProgressFn = Callable[[float, float], None]
 """Called with (share of the training that is done, loss)."""
 
@@ -31,6 +40,8 @@ class Training:
     steps: int | None
     """None: as many as the time allows."""
     seed: int
+    start: Mapping[str, NDArray[Any]] | None = None
+    """The tensors of heads to go on from, float32; None: begin anew."""
 
 
 def finite_loss(loss: torch.Tensor, step: int) -> float:
@@ -58,21 +69,74 @@ def tensor(values: NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(values)  # pyright: ignore[reportUnknownMemberType]
 
 
-def cosine(share: float) -> float:
-    """1 falling to 0 along half a cosine."""
-    return 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
+def rate(share: float) -> float:
+    """The learning rate at this share of a training: up to 1 in the beginning, to 0 along half a cosine."""
+    return min(1.0, (share + 1e-3) / WARM) * 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
 
 
-def acceptance_by_depth(texts: Sequence[Known], depth: int, guesses: Guesses) -> list[float]:
-    """For each depth, the share of places of greedy texts where all drafts up to it are right."""
-    hits, count = np.zeros(depth), 0
+class Shuffled:
+    """Hands out indices below `count`, each once before any comes again."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._count = count
+        self._left = np.empty(0, np.int64)
+
+    def take(self, size: int) -> NDArray[np.int64]:
+        """The next `size` of them, or all where there are fewer."""
+        size = min(size, self._count)
+        if len(self._left) < size:
+            self._left = self._rng.permutation(self._count)
+        taken, self._left = self._left[:size], self._left[size:]
+        return taken
+
+
+def ridge(x: torch.Tensor, y: torch.Tensor, share: float) -> torch.Tensor:
+    """M [a, b] with x M near y, for x [N, a], y [N, b]; `share` of the mean square of x holds M small.
+
+    Not finite where x or y are not.
+    """
+    gram = x.T @ x
+    gram.diagonal().add_(share * float(gram.diagonal().mean()))
+    found = torch.linalg.solve_ex(gram, x.T @ y)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return cast("torch.Tensor", found[0])
+
+
+def taken_over(
+    start: Mapping[str, NDArray[Any]], like: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The tensors of heads to go on from, as those of a trainer.
+
+    Raises:
+        ConfigError: they have other names or shapes.
+    """
+    for name, values in like.items():
+        found = start[name].shape if name in start else None
+        if found != tuple(values.shape):
+            raise ConfigError(
+                f"the heads to go on from have {name!r} of shape {found and list(found)}, these need "
+                f"{list(values.shape)}; take the --depth and the model that they were trained with, or leave "
+                f"--resume out",
+                param="resume",
+            )
+    return {name: tensor(np.array(start[name], np.float32)).requires_grad_() for name in like}
+
+
+def ranks_of(texts: Sequence[Known], depth: int, tokens: I32, logits: Logits) -> NDArray[np.int64]:
+    """Ranks [depth, places] that heads give to the tokens of texts: 0 is the likeliest.
+
+    The tokens before it on its way are right ones. `UNKNOWN` where a token is not among `tokens` [N].
+    """
+    found: list[NDArray[np.int64]] = [np.empty((depth, 0), np.int64)]
     with torch.no_grad():
         for text in texts:
             first, last = max(0, text.num_prompt - 2), len(text.ids) - 1 - depth
             if last <= first:
                 continue
-            wanted = [text.ids[first + 2 + k : last + 2 + k] for k in range(depth)]
-            right = guesses(text, first, last) == np.stack(wanted)
-            hits += np.logical_and.accumulate(right, axis=0).sum(axis=1)
-            count += last - first
-    return (hits / max(count, 1)).tolist()
+            wanted = np.stack([text.ids[first + 2 + k : last + 2 + k] for k in range(depth)])
+            columns = np.minimum(np.searchsorted(tokens, wanted), len(tokens) - 1)
+            said = logits(text, first, last)
+            own = said.gather(-1, tensor(columns)[..., None])
+            ranks = (said > own).sum(-1).numpy()
+            found.append(np.where(tokens[columns] == wanted, ranks, UNKNOWN))
+    return np.concatenate(found, axis=1)
