@@ -88,6 +88,7 @@ void test_layout(const LayoutName &layout) {
     for (int m = 1; m <= 13; m++) test_case({layout, 33, columns(320), m, Fill::Random, false, m % 2 == 0, m % 3 == 0}, r, 2);
     test_case({layout, 20, unit == 1 ? 300 : 256, 140, Fill::Random, false, true, true}, r, 3);    // more than a block of rows
     test_case({layout, 17, 5120, 45, Fill::Random, false, false, true}, r, 3);                     // several K blocks
+    if (is_float(layout.layout)) test_case({layout, 33, 1303, 115, Fill::Random, false, true, false}, r, 3);   // both, an odd panel
 }
 
 bool same_quant(const QuantMemory &a, const QuantMemory &b) {

@@ -10,9 +10,9 @@
 //   one tile of rows   for P panels: for k                                   panels fetched ahead of use
 //   more               for block of rows: for P panels: for piece of K: for tile: for k in piece
 //
-// A piece of the panels stays in the cache for all tiles of the block; sums wait in an array between the pieces. With six
-// rows a tile the conversion to floats would cost more than it does here: once per piece, into the L1 cache. With
-// fourteen rows it is hidden behind the multiply-adds, and the panels are read as they are.
+// A piece of the panels stays in the cache for all tiles of the block; sums wait in an array between the pieces. The first
+// tile of a block converts 16-bit weights as it uses them and keeps the floats, which the other tiles read: a conversion
+// takes the place of a multiply-add.
 #include "kernels/decl.h"
 #include "kernels/matmul_quant.h"
 
@@ -65,8 +65,9 @@ HR_INLINE Word read(const float *p) { return {_mm512_loadu_ps(p)}; }
 HR_INLINE void write(float *p, Word a) { _mm512_storeu_ps(p, a.v); }
 
 constexpr int most_rows(int panels) { return panels == 4 ? 2 : kTileRows; }
-constexpr int kBlockPanels = 2, kPiece = 1024, kBlockRows = 8 * kTileRows;
-constexpr bool kConverts = false;
+constexpr int kBlockPanels = 2, kPiece = 640, kBlockRows = 8 * kTileRows;     // floats of a piece: 80 KB in L2
+HR_INLINE void fetch_far(const void *p) { prefetch_l2(p); }     // few rows wait for memory, and L1 has too few miss buffers
+HR_INLINE void fetch_near(const void *p) { prefetch(p); }
 #else
 using Word = F8;
 constexpr int kWords = 2;
@@ -87,17 +88,20 @@ HR_INLINE Word read(const float *p) { return load(p); }
 HR_INLINE void write(float *p, Word a) { store(p, a); }
 
 constexpr int most_rows(int panels) { return panels == 4 ? 1 : panels == 2 ? 3 : kTileRows; }
-constexpr int kBlockPanels = 1, kPiece = 128, kBlockRows = 16 * kTileRows;
-constexpr bool kConverts = true;
+constexpr int kBlockPanels = 1, kPiece = 128, kBlockRows = 16 * kTileRows;    // floats of a piece: 8 KB in L1
+HR_INLINE void fetch_far(const void *p) { prefetch(p); }
+HR_INLINE void fetch_near(const void *) {}
 #endif
 
 constexpr int kAhead = 2048;                     // bytes: how far ahead of use a panel is fetched; twice as far if alone
 
-// The weights of P neighbouring panels, `stride` bytes apart.
+// The weights of P neighbouring panels, `stride` bytes apart. What is read after them begins `onward` bytes behind their
+// end, in each panel.
 struct Weights {
     const uint8_t *data;
     size_t stride;
     int steps;
+    ptrdiff_t onward;
 };
 
 struct Activations {
@@ -105,15 +109,22 @@ struct Activations {
     size_t ld;
 };
 
+// A word of weights; `Keeps`: also as floats at `kept`, panels [kPiece][16].
+template <Layout L, int Half, bool Keeps> HR_INLINE Word take(const uint8_t *w, size_t stride, int p, float *kept) {
+    const Word v = weight<L>(w + stride * (p / kWords), p % kWords, Half);
+    if constexpr (Keeps) write(kept + kRows * kPiece * (p / kWords) + kRows / kWords * (p % kWords), v);
+    return v;
+}
+
 // One k, or a pair in one instruction: sums += weights of P panels * activations of M rows.
-template <Layout L, int M, int P, int Half>
-HR_INLINE void add_column(const uint8_t *w, size_t stride, Activations a, Word sums[M][P * kWords]) {
+template <Layout L, int M, int P, int Half, bool Keeps>
+HR_INLINE void add_column(const uint8_t *w, size_t stride, Activations a, Word sums[M][P * kWords], float *kept) {
     constexpr int WIDTH = P * kWords;
     if constexpr (M <= 3) {                      // the shorter side is kept: few registers beside the sums
         Word x[M];
         HR_UNROLL for (int m = 0; m < M; m++) x[m] = everywhere(a.x[m * a.ld]);
         HR_UNROLL for (int p = 0; p < WIDTH; p++) {
-            const Word v = weight<L>(w + stride * (p / kWords), p % kWords, Half);
+            const Word v = take<L, Half, Keeps>(w, stride, p, kept);
             HR_UNROLL for (int m = 0; m < M; m++) {
                 sums[m][p] = multiply_add<L>(v, x[m], sums[m][p]);
                 pin(sums[m][p]);
@@ -122,7 +133,7 @@ HR_INLINE void add_column(const uint8_t *w, size_t stride, Activations a, Word s
         return;
     }
     Word v[WIDTH];
-    HR_UNROLL for (int p = 0; p < WIDTH; p++) v[p] = weight<L>(w + stride * (p / kWords), p % kWords, Half);
+    HR_UNROLL for (int p = 0; p < WIDTH; p++) v[p] = take<L, Half, Keeps>(w, stride, p, kept);
     HR_UNROLL for (int m = 0; m < M; m++) {
         const Word x = everywhere(a.x[m * a.ld]);
         HR_UNROLL for (int p = 0; p < WIDTH; p++) sums[m][p] = multiply_add<L>(v[p], x, sums[m][p]);
@@ -130,15 +141,16 @@ HR_INLINE void add_column(const uint8_t *w, size_t stride, Activations a, Word s
     HR_UNROLL for (int m = 0; m < M; m++) HR_UNROLL for (int p = 0; p < WIDTH; p++) pin(sums[m][p]);
 }
 
-template <Layout L, int M, int P> HR_INLINE void add_step(const uint8_t *w, size_t stride, Activations a, Word sums[M][P * kWords]) {
-    if constexpr (kSplitsPairs<L>) add_column<L, M, P, 1>(w, stride, {a.x + 1, a.ld}, sums);
-    add_column<L, M, P, 0>(w, stride, a, sums);
+template <Layout L, int M, int P, bool Keeps>
+HR_INLINE void add_step(const uint8_t *w, size_t stride, Activations a, Word sums[M][P * kWords], float *kept) {
+    if constexpr (kSplitsPairs<L>) add_column<L, M, P, 1, false>(w, stride, {a.x + 1, a.ld}, sums, nullptr);
+    add_column<L, M, P, 0, Keeps>(w, stride, a, sums, kept);
 }
 
-// sums[M][P * 16] (+)= M rows x P panels. Streaming tiles fetch ahead; near the end of a panel, from the panels of the
-// next tile, P panels on.
-template <Layout L, int M, int P, bool Streams>
-HR_NOINLINE void tile(Weights w, Activations a, float *sums, bool resume) {
+// sums[M][P * 16] (+)= M rows x P panels. Tiles ask for what they read soon, and near the end for what comes next.
+// `Near`: another tile has read the same, so it is in a cache.
+template <Layout L, int M, int P, bool Near, bool Keeps>
+HR_NOINLINE void tile(Weights w, Activations a, float *sums, bool resume, float *kept) {
     constexpr int WIDTH = P * kWords, FLOATS = kRows / kWords, AHEAD = P == 1 ? 2 * kAhead : kAhead;
     Word acc[M][WIDTH];
     HR_UNROLL for (int m = 0; m < M; m++)
@@ -147,24 +159,25 @@ HR_NOINLINE void tile(Weights w, Activations a, float *sums, bool resume) {
         HR_UNROLL for (int m = 0; m < M; m++)
             HR_UNROLL for (int p = 0; p < WIDTH; p++) acc[m][p] = read(sums + kRows * P * m + FLOATS * p);
     const uint8_t *data = w.data, *const end = data + (size_t)kStepBytes<L> * w.steps;
-    if constexpr (Streams) {
-        const uint8_t *const turn = end - data > AHEAD ? end - AHEAD : data;
-        for (size_t ahead = AHEAD; data < end; ahead += (P - 1) * w.stride)
-            for (const uint8_t *const stop = data < turn ? turn : end; data < stop; data += kStepBytes<L>, a.x += kStepWords<L>) {
-                HR_UNROLL for (int p = 0; p < P; p++) prefetch(data + ahead + w.stride * p);
-                add_step<L, M, P>(data, w.stride, a, acc);
+    const uint8_t *const turn = end - data > AHEAD ? end - AHEAD : data;
+    for (ptrdiff_t ahead = AHEAD; data < end; ahead += w.onward)
+        for (const uint8_t *const stop = data < turn ? turn : end; data < stop; data += kStepBytes<L>, a.x += kStepWords<L>) {
+            HR_UNROLL for (int p = 0; p < P; p++) {
+                const uint8_t *const soon = data + ahead + w.stride * p;
+                if constexpr (Near) fetch_near(soon);
+                else fetch_far(soon);
             }
-    } else {
-        for (; data < end; data += kStepBytes<L>, a.x += kStepWords<L>) add_step<L, M, P>(data, w.stride, a, acc);
-    }
+            add_step<L, M, P, Keeps>(data, w.stride, a, acc, kept);
+            if constexpr (Keeps) kept += kRows;
+        }
     HR_UNROLL for (int m = 0; m < M; m++)
         HR_UNROLL for (int p = 0; p < WIDTH; p++) write(sums + kRows * P * m + FLOATS * p, acc[m][p]);
 }
 
-template <Layout L, int P, bool Streams, int M = most_rows(P)>
-HR_INLINE void tile_of(int m, Weights w, Activations a, float *sums, bool resume) {
-    if (m == M) tile<L, M, P, Streams>(w, a, sums, resume);
-    else if constexpr (M > 1) tile_of<L, P, Streams, M - 1>(m, w, a, sums, resume);
+template <Layout L, int P, bool Near, bool Keeps, int M = most_rows(P)>
+HR_INLINE void tile_of(int m, Weights w, Activations a, float *sums, bool resume, float *kept) {
+    if (m == M) tile<L, M, P, Near, Keeps>(w, a, sums, resume, kept);
+    else if constexpr (M > 1) tile_of<L, P, Near, Keeps, M - 1>(m, w, a, sums, resume, kept);
 }
 
 template <int P> HR_INLINE void write_panels(const MatmulArgs &a, int panel, int row, int rows, const float *sums) {
@@ -172,8 +185,12 @@ template <int P> HR_INLINE void write_panels(const MatmulArgs &a, int panel, int
         for (int p = 0; p < P; p++) write_out(a, panel + p, (size_t)(row + i), sums + kRows * (P * i + p));
 }
 
-template <Layout L> HR_INLINE Weights weights_of(const MatmulArgs &a, int panel) {
-    return {a.w->data + a.w->panel_bytes * (size_t)panel, a.w->panel_bytes, a.w->k / kStepColumns<L>};
+// Some steps of P panels from `panel` on.
+template <Layout L, int P> HR_INLINE Weights weights_of(const MatmulArgs &a, int panel, int first, int steps) {
+    const size_t stride = a.w->panel_bytes;
+    const bool last = first + steps == a.w->k / kStepColumns<L>;
+    const uint8_t *const data = a.w->data + stride * (size_t)panel + (size_t)kStepBytes<L> * first;
+    return {data, stride, steps, last ? (P - 1) * (ptrdiff_t)stride : 0};
 }
 
 // From a row and a step on.
@@ -186,53 +203,43 @@ template <Layout L> HR_INLINE Activations activations_of(const MatmulArgs &a, in
 // All rows, at most one tile, and the panels from `panel` on, P at a time; what is left goes to smaller P.
 template <Layout L, int P> void multiply_few(const MatmulArgs &a, int panel) {
     alignas(64) float sums[most_rows(P) * P * kRows];
-    const int rows = a.row_end - a.row_begin;
+    const int rows = a.row_end - a.row_begin, steps = a.w->k / kStepColumns<L>;
+    const Activations x = activations_of<L>(a, a.row_begin, 0);
     for (; panel + P <= a.panel_end; panel += P) {
-        tile_of<L, P, true>(rows, weights_of<L>(a, panel), activations_of<L>(a, a.row_begin, 0), sums, false);
+        tile_of<L, P, false, false>(rows, weights_of<L, P>(a, panel, 0, steps), x, sums, false, nullptr);
         write_panels<P>(a, panel, a.row_begin, rows, sums);
     }
     if constexpr (P > 1)
         if (panel < a.panel_end) multiply_few<L, P / 2>(a, panel);
 }
 
-// floats[P][kPiece][16] = columns [0, w.steps) of P panels; asks for the piece after them.
-template <Layout L, int P> void convert(Weights w, float *floats) {
-    for (int p = 0; p < P; p++) {
-        const uint8_t *data = w.data + w.stride * p;
-        for (int i = 0; i < w.steps; i++, data += kStepBytes<L>) {
-            prefetch(data + kStepBytes<L> * kPiece);
-            HR_UNROLL for (int word = 0; word < kWords; word++)
-                write(floats + kRows * (kPiece * p + i) + kRows / kWords * word, weight<L>(data, word, 0));
-        }
-    }
-}
+template <Layout L> constexpr bool kKeeps = kStepBytes<L> == 32;    // a pair is two floats at once: that costs little
 
-// sums[end - begin][P * 16] (+)= rows [begin, end) of a piece of K that starts at a step.
-template <Layout L, int P> void add_piece(const MatmulArgs &a, int begin, int end, int step, Weights piece, float *sums) {
+// sums[end - begin][P * 16] (+)= rows [begin, end) of a piece of K that starts at a step. kept: room for its floats.
+template <Layout L, int P>
+void add_piece(const MatmulArgs &a, int begin, int end, int step, Weights piece, float *sums, float *kept) {
+    constexpr Layout AGAIN = kKeeps<L> ? Layout::F32 : L;
+    Weights again = {piece.data, piece.stride, piece.steps, -(ptrdiff_t)kStepBytes<AGAIN> * piece.steps};   // from the start
+    if constexpr (kKeeps<L>) again.data = (const uint8_t *)kept, again.stride = sizeof(float) * kRows * kPiece;
     for (int row = begin; row < end;) {
-        const int m = next_tile(end - row, most_rows(P));
-        tile_of<L, P, !kConverts>(m, piece, activations_of<L>(a, row, step), sums + kRows * P * (row - begin), step > 0);
+        const int left = end - row, m = left > 2 * most_rows(P) ? most_rows(P) : next_tile(left, most_rows(P));
+        const Activations x = activations_of<L>(a, row, step);
+        float *const to = sums + kRows * P * (row - begin);
+        if (row == begin) tile_of<L, P, false, kKeeps<L>>(m, piece, x, to, step > 0, kept);
+        else tile_of<AGAIN, P, true, false>(m, again, x, to, step > 0, nullptr);
         row += m;
     }
 }
 
 // Rows [begin, end), at most kBlockRows, and the panels from `panel` on.
 template <Layout L, int P> void multiply_block(const MatmulArgs &a, int begin, int end, int panel) {
-    constexpr bool CONVERTS = kConverts && kStepBytes<L> == 32;     // a pair is two floats at once: that costs little
-    alignas(64) float sums[kBlockRows * P * kRows], floats[CONVERTS ? P * kPiece * kRows : 1];
+    alignas(64) float sums[kBlockRows * P * kRows], kept[kKeeps<L> ? P * kPiece * kRows : 1];
+    const int all = a.w->k / kStepColumns<L>;
     for (; panel + P <= a.panel_end; panel += P) {
-        const Weights whole = weights_of<L>(a, panel);
-        for (int step = 0; step < whole.steps; step += kPiece) {
-            Weights piece = whole;
-            piece.data += (size_t)kStepBytes<L> * step;
-            piece.steps = least(kPiece, whole.steps - step);
-            if constexpr (CONVERTS) {
-                convert<L, P>(piece, floats);
-                piece = {(const uint8_t *)floats, sizeof(float) * kPiece * kRows, piece.steps};
-                add_piece<Layout::F32, P>(a, begin, end, step, piece, sums);
-            } else {
-                add_piece<L, P>(a, begin, end, step, piece, sums);
-            }
+        for (int step = 0; step < all;) {
+            const int steps = next_tile(all - step, kPiece);
+            add_piece<L, P>(a, begin, end, step, weights_of<L, P>(a, panel, step, steps), sums, kept);
+            step += steps;
         }
         write_panels<P>(a, panel, begin, end - begin, sums);
     }
@@ -245,8 +252,12 @@ template <Layout L> void multiply_float(const MatmulArgs &a) {
     if (rows <= most_rows(4)) return multiply_few<L, 4>(a, a.panel_begin);
     if (rows <= most_rows(2)) return multiply_few<L, 2>(a, a.panel_begin);
     if (rows <= most_rows(1)) return multiply_few<L, 1>(a, a.panel_begin);
-    for (int row = a.row_begin; row < a.row_end; row += kBlockRows)
-        multiply_block<L, kBlockPanels>(a, row, least(a.row_end, row + kBlockRows), a.panel_begin);
+    for (int row = a.row_begin; row < a.row_end;) {
+        const int equal = next_tile(a.row_end - row, kBlockRows), whole = (equal + kTileRows - 1) / kTileRows * kTileRows;
+        const int end = least(a.row_end, row + whole);
+        multiply_block<L, kBlockPanels>(a, row, end, a.panel_begin);
+        row = end;
+    }
 }
 
 }  // namespace
