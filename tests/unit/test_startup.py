@@ -73,6 +73,31 @@ def test_generate_imports_what_it_uses(smollm2_path: Path) -> None:
     assert others == {"headrace.cli.commands.generate"}
 
 
+def test_endpoints_are_there_before_the_engine_is_and_described_answers_when_asked_for():
+    code = """
+import asyncio, socket, sys
+from headrace.base.config import EngineConfig
+from headrace.serve import server
+
+async def start(config, launch):
+    from headrace.serve.app import ROUTE_FILES
+    assert all(f"{ROUTE_FILES.package}.{name}" in sys.modules for name in ROUTE_FILES.names())
+    raise ValueError("it would wait for the engine now")
+
+server.AsyncLLM.start = start
+try:
+    asyncio.run(server.serve(EngineConfig(), print, socket.socket()))
+except ValueError:
+    from headrace.serve.described.batches import BatchList
+    from headrace.serve.described.choices import ChatAnswer
+    from headrace.serve.schema.chat import ChatBody
+    assert ChatBody.__pydantic_complete__
+    assert not ChatAnswer.__pydantic_complete__ and not BatchList.__pydantic_complete__
+    print("reached", file=sys.stderr)
+"""
+    assert "headrace.serve.routes.chat" in modules_after(code + "else:\n    raise AssertionError\n")
+
+
 def test_a_template_is_compiled_at_its_first_use() -> None:
     code = (
         "import sys\nfrom headrace.host.text.chat import CHATML, ChatTemplate\n"
