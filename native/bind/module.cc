@@ -10,12 +10,19 @@ static std::vector<std::string> isas() {
     return names;
 }
 
+static bool multiplies_pairs(const std::string &isa) {
+    const Kernels *kernels = find_kernels(isa.c_str());
+    return kernels && kernels->rounded_words == 1;
+}
+
 }  // namespace headrace::bind
 
 NB_MODULE(_native, module) {
     nanobind::set_leak_warnings(false);     // a script may end without closing its engine
     module.doc() = "Native kernels, threads and step programs";
     module.def("isas", &headrace::bind::isas, "Instruction sets that are built in and run here, best first.");
+    module.def("multiplies_pairs", &headrace::bind::multiplies_pairs,
+               "Whether the kernels of an instruction set multiply pairs of bfloat16 in one instruction here.");
     headrace::bind::bind_limits(module);
     headrace::bind::bind_runtime(module);
     headrace::bind::bind_texts(module);

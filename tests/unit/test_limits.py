@@ -1,11 +1,18 @@
 """The machine's limits: measured once, kept, and assumed where nothing can be measured."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from headrace import _native
+from headrace.base.config import DeviceConfig, EngineConfig, KVConfig
 from headrace.compute.device import limits as module
-from headrace.compute.device.limits import AGREEING, ASSUMED, MEASUREMENTS, machine_limits
+from headrace.compute.device.limits import AGREEING, ASSUMED, MEASUREMENTS, machine_limits, with_pairs
+from headrace.compute.weights.checkpoint import open_checkpoint
+from headrace.engine import build
+from headrace.engine.resolve import DeviceFacts, resolve
+from tests.kit.quantized import quantized_llama
 
 RATES = {"read_bytes_s": 4e10, "fma_ops_s": 2e11, "dot_ops_s": 9e11, "maddubs_ops_s": 4e11}
 
@@ -106,3 +113,33 @@ def test_this_machine_measures_what_is_possible(tmp_path):
     for threads, size in ((0, 32 << 20), (1, 1), (1, (32 << 20) + 1)):
         with pytest.raises(ValueError, match="must be"):
             native.machine_limits(threads, size)
+
+
+def test_products_of_bfloat16_pairs_have_twice_the_rate_where_one_instruction_takes_pairs(monkeypatch):
+    monkeypatch.setattr(_native, "multiplies_pairs", lambda isa: isa == "avx512")
+    assert with_pairs(ASSUMED, "avx512").fma_ops_s == 2 * ASSUMED.fma_ops_s
+    assert with_pairs(ASSUMED, "avx2") == ASSUMED
+
+
+def test_only_avx512_may_multiply_pairs():
+    has = "avx512_bf16" in Path("/proc/cpuinfo").read_text() and "avx512" in _native.isas()
+    assert [isa for isa in (*_native.isas(), "none") if _native.multiplies_pairs(isa)] == ["avx512"] * has
+
+
+@pytest.mark.parametrize(
+    ("scheme", "asked", "times"), [("bf16", "bfloat16", 2), ("bf16", "float32", 1), ("q8_0", "bfloat16", 1)]
+)
+def test_steps_are_held_against_the_rate_of_pairs_where_weights_are_multiplied_so(
+    monkeypatch, scheme, asked, times
+):
+    monkeypatch.setattr(_native, "multiplies_pairs", lambda isa: True)
+    monkeypatch.setattr(build, "machine_limits", lambda *_, **__: ASSUMED)
+    checkpoint = open_checkpoint(quantized_llama(scheme, 1))
+    config = EngineConfig(
+        device=DeviceConfig(float_activations=asked), kv=KVConfig(num_blocks=64, dtype="f16")
+    )
+    device = DeviceFacts(
+        backend="native", isa="avx512", threads=1, reasons=(), memory_bytes=4 << 30, memory_reason=""
+    )
+    resolved = resolve(config, build.model_facts(config, checkpoint), device)
+    assert build.step_model(resolved, checkpoint, 1 << 20).limits.fma_ops_s == times * ASSUMED.fma_ops_s
