@@ -131,24 +131,38 @@ def test_built_in_prompts_are_many_and_their_order_depends_on_the_seed():
     assert sorted(one) == sorted(two)
 
 
-def test_eagle_heads_learn_what_follows(tmp_path, target, config, prompts):
+@pytest.fixture(scope="module")
+def deeper(tmp_path_factory, target):
     """Two layers, whose inputs and output are the states of the same tokens."""
-    folder = tmp_path / "deeper"
+    folder = tmp_path_factory.mktemp("deeper") / "model"
     shutil.copytree(target, folder)
     tensors = load_file(folder / "model.safetensors")
     tensors |= {n.replace("layers.0", "layers.1"): t for n, t in tensors.items() if "layers.0" in n}
     save_file(tensors, folder / "model.safetensors")
     settings = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 2}
     (folder / "config.json").write_text(json.dumps(settings))
-    deeper = replace(config, model=ModelConfig(model=str(folder)))
+    return folder
+
+
+@pytest.mark.parametrize("method", ["medusa", "eagle"])
+def test_what_is_linear_is_known_before_the_first_step(tmp_path, deeper, config, prompts, method):
+    """States are tokens here, and each token is followed by one: a matrix says it all."""
+    asked = replace(config, model=ModelConfig(model=str(deeper)))
+    report = distill(asked, plan(tmp_path / "heads", prompts, method=method, steps=1), Notes())
+    assert report["acceptance_by_depth"][0] > 0.9
+    assert report["acceptance_by_depth"][1] > 0.9
+
+
+def test_eagle_heads_learn_what_follows(tmp_path, deeper, config, prompts):
+    asked = replace(config, model=ModelConfig(model=str(deeper)))
     out = tmp_path / "heads"
-    report = distill(deeper, plan(out, prompts, method="eagle", steps=120), Notes())
+    report = distill(asked, plan(out, prompts, method="eagle", steps=120), Notes())
     assert report["acceptance_by_depth"][1] > 0.8
     backend = make_backend("native")
-    model = load_model(open_checkpoint(folder), backend, 256)
+    model = load_model(open_checkpoint(deeper), backend, 256)
     shared = Target(spec=model.spec, embed=model.weights.embed, head=model.weights.head)
     assert load_eagle(out, backend, shared, 256).taps.inputs_of == (0, 1, 2)
-    counts = drafted(folder, f"eagle={out},depth=2")
+    counts = drafted(deeper, f"eagle={out},depth=2")
     assert counts["drafts_accepted"] > 0.8 * counts["drafts_checked"] > 20
 
 
