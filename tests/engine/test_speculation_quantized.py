@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headrace.base.request import Request, SamplingParams
 from tests.engine import test_heads
 from tests.engine.test_speculation import check
+from tests.kit.drafts import set_price
 from tests.kit.engine import VOCAB, Drive, Rig
 from tests.kit.heads import random_eagle, random_medusa
 from tests.kit.quantized import LENGTH, WIDTH, quantized_llama
@@ -84,10 +85,11 @@ def test_the_schedules_above_check_drafts(heads, scheme):
         assert sum(test_heads.check(subject, subject, heads[kind], seed) for seed in range(6)) > 15, kind
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("method", ["early-exit=1", "early-exit=1,depth=3", "draft", "draft,depth=4"])
-def test_200_greedy_tokens_with_cached_prefixes_and_preemption(scheme, method):
-    """SP-10: exit at layer 1 of 4; checks fill all layers of what stands; rejected drafts leave nothing."""
+def run_200(scheme: str, method: str, price=None) -> dict[str, float]:
+    """200 greedy tokens each, with cached prefixes and preemption, held against solo runs; what was counted.
+
+    `price`: (rows, drafts) -> seconds of a step, by which depths are chosen instead of by the clock.
+    """
     subject, rng = quantized_rig(scheme), random.Random(3)
     shared = tuple(rng.randrange(3, VOCAB) for _ in range(32))
     requests = [
@@ -109,6 +111,8 @@ def test_200_greedy_tokens_with_cached_prefixes_and_preemption(scheme, method):
         budget=40,
         speculate=("draft=x" if draft else name) + (f",{depth}" if depth else ""),
     )
+    if price is not None:
+        set_price(core, price)
     lives = Drive(core).run(requests, arrivals={r.request_id: 4 * min(i, 1) for i, r in enumerate(requests)})
     assert min(lives[f"r{i}"].cached for i in range(1, 5)) >= 24
     assert sum(life.preempted for life in lives.values()) > 0
@@ -116,6 +120,25 @@ def test_200_greedy_tokens_with_cached_prefixes_and_preemption(scheme, method):
         assert len(lives[request.request_id].tokens) == 200
         assert lives[request.request_id].answer == subject.solo(request, "f16").answer
     counts = core.stats().counters
-    if depth:  # chosen depths follow the clock: there may be few drafts, all right
-        assert 0 < counts["drafts_accepted"] < counts["drafts_checked"]
-    assert counts["drafts_accepted"] <= counts["drafts_checked"]
+    return {
+        name: count for name, count in counts.items() if name.startswith("draft") and "second" not in name
+    }
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("method", ["early-exit=1,depth=3", "draft,depth=4"])
+def test_200_greedy_tokens_with_cached_prefixes_and_preemption(scheme, method):
+    """SP-10: exit at layer 1 of 4; checks fill all layers of what stands; rejected drafts leave nothing."""
+    counts = run_200(scheme, method)
+    assert 0 < counts["drafts_accepted"] < counts["drafts_checked"]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("method", ["early-exit=1", "draft"])
+def test_200_greedy_tokens_with_depths_that_follow_the_price(scheme, method):
+    """SP-6, SP-10: drafts that cost nothing are checked, and those that cost a step each are only tried."""
+    free = run_200(scheme, method, lambda rows, _: 0.01 + 0.001 * rows)
+    assert 0 < free["drafts_accepted"] < free["drafts_checked"]
+    assert free == run_200(scheme, method, lambda rows, _: 0.01 + 0.001 * rows)
+    dear = run_200(scheme, method, lambda rows, drafts: 0.01 + 0.001 * rows + 0.02 * drafts)
+    assert 0 < 10 * dear["drafts_checked"] < free["drafts_checked"]

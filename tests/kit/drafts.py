@@ -1,6 +1,7 @@
 """Proposers and runners whose drafts are told them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 
 from headrace.base.config import ScheduleConfig
@@ -11,6 +12,7 @@ from headrace.base.step import RowResult, StepPlan, StepResult
 from headrace.base.tasks import Speculation
 from headrace.compute.spec.drafting import Drafting
 from headrace.compute.spec.proposer import Ask, Needs
+from headrace.engine.core import EngineCore
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched.drafts.depth import Depth
 from headrace.host.sched.limits import ScheduleLimits
@@ -48,6 +50,17 @@ class Scripted:
 def scripted(say: Callable[[Sequence[int]], Sequence[int]]) -> Drafting:
     """The drafting of a runner whose only proposer is scripted."""
     return Drafting({"scripted": Scripted(say)}, Speculation("scripted"))
+
+
+def set_price(core: EngineCore, price: Callable[[int, int], float]) -> None:
+    """Let steps take what `price` says, (rows, drafts) -> seconds: depths do not follow the clock."""
+    run = core.runner.run
+
+    def priced(plan: StepPlan) -> StepResult:
+        seconds = price(len(plan.rows), sum(row.num_drafts for row in plan.rows))
+        return replace(run(plan), seconds=seconds, draft_s=seconds / 10)
+
+    core.runner.run = priced  # type: ignore[method-assign]
 
 
 class Machine:
