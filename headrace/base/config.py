@@ -141,6 +141,12 @@ class SpeculateConfig:
         "guesses in every row instead of as many as pay",
         flag="speculate",
     )
+    memory_tokens: int = setting(
+        0,
+        "tokens of finished answers, about 0.2 KB each, from which suffix and auto may draft later answers "
+        "of the same API key and cache_salt; the oldest leave; 0: none",
+        flag="speculate-memory-tokens",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

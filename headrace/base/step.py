@@ -111,6 +111,8 @@ class StepPlan:
 
     step: int
     ends: tuple[SlotId, ...] = ()
+    finished: tuple[tuple[SlotId, int], ...] = ()
+    """Of the ends, (slot, tokens of prompt and answer) of those whose answers are whole."""
     moves: tuple[BlockMove, ...] = ()
     begins: tuple[SlotBegin, ...] = ()
     rows: tuple[Row, ...] = ()

@@ -351,7 +351,8 @@ def make_runner(
         resolved.max_num_seqs, resolved.max_model_len, limits.table_width, model.spec.vocab_size, max_drafts
     )
     drafted = Drafted(model=model, backend=backend, pool=pool, state=state)
-    drafting = make_drafting(resolved.speculation, drafted, draft)
+    memory_tokens = resolved.config.speculate.memory_tokens
+    drafting = make_drafting(resolved.speculation, drafted, draft, memory_tokens)
     forward = model.forward
     if drafting is not None and drafting.watches:
         forward = make_forward(model.spec, model.weights, drafting.taps)

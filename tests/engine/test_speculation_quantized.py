@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.base.ids import RequestId
 from headrace.base.request import Request, SamplingParams
 from tests.engine import test_heads
 from tests.engine.test_speculation import check
@@ -94,7 +95,7 @@ def run_200(scheme: str, method: str, price=None) -> dict[str, float]:
     shared = tuple(rng.randrange(3, VOCAB) for _ in range(32))
     requests = [
         Request(
-            request_id=f"r{i}",
+            request_id=RequestId(f"r{i}"),
             prompt_ids=(*shared, *(rng.randrange(3, VOCAB) for _ in range(i))),
             sampling=SamplingParams(temperature=0.0, seed=i, max_tokens=200, logprobs=1),
         )

@@ -174,7 +174,7 @@ class Rig:
                 dynamic_size=2,
                 dynamic_window_ms=shape.window_ms,
             ),
-            speculate=SpeculateConfig(method=shape.speculate),
+            speculate=SpeculateConfig(method=shape.speculate, memory_tokens=shape.memory_tokens),
         )
         device = DeviceFacts(
             backend=self.name,
@@ -215,6 +215,7 @@ class Shape:
     chunked: bool = True
     dtype: str = "f32"
     speculate: str = "off"
+    memory_tokens: int = 0
     window_ms: float = 0.0
 
 

@@ -180,6 +180,8 @@ class Runner:
         if plan.ends or plan.begins:
             self._decode.forget()
         drafting = self._parts.drafting
+        if drafting is not None:
+            _keep_answers(drafting, plan, state)
         for slot in plan.ends:
             state.end(int(slot))
             if drafting is not None:
@@ -268,6 +270,13 @@ class Runner:
         if wanted:
             for i, count in zip(places, drafting.propose(wanted), strict=True):
                 results[i] = results[i]._replace(num_drafts=count)
+
+
+def _keep_answers(drafting: Drafting, plan: StepPlan, state: DeviceState) -> None:
+    """Show whole answers to those who remember them, before their slots are left."""
+    for slot, num_tokens in plan.finished:
+        if drafting.remembers(int(slot)):
+            drafting.keep(int(slot), state.tokens[slot, state.num_prompt[slot] : num_tokens].tolist())
 
 
 def _tell_unmade(planned: Sequence[Row], rows: Sequence[Row], results: list[RowResult]) -> None:

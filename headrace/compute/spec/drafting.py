@@ -13,7 +13,7 @@ from headrace.base.tasks import AUTO, OFF, Speculation
 from headrace.compute.models.decoder import NO_TAPS, Taps
 from headrace.compute.runner.mover import Plane
 from headrace.compute.spec.faults import Faults
-from headrace.compute.spec.proposer import Ask, Needs, Proposer, Reads, Watcher
+from headrace.compute.spec.proposer import Ask, Needs, Owner, Proposer, Reads, Remembers, Watcher
 from headrace.compute.spec.states import Seen
 
 
@@ -24,13 +24,18 @@ class Drafting:
         proposers: by name.
         offered: what applies to requests that ask for nothing else.
         planes: what the proposers keep per block.
+        memory_tokens: tokens of finished answers that each proposer may remember, if it can.
 
     Raises:
         ValueError: a proposer needs hidden states and does not take them.
     """
 
     def __init__(
-        self, proposers: Mapping[str, Proposer], offered: Speculation, planes: Sequence[Plane] = ()
+        self,
+        proposers: Mapping[str, Proposer],
+        offered: Speculation,
+        planes: Sequence[Plane] = (),
+        memory_tokens: int = 0,
     ) -> None:
         for name, proposer in proposers.items():
             if proposer.needs & Needs.HIDDEN and not isinstance(proposer, Watcher):
@@ -53,6 +58,9 @@ class Drafting:
         self._bytes_told = 0
         self._watchers = [p for p in proposers.values() if isinstance(p, Watcher)]
         self._most_by_proposer = {id(watcher): watcher.most for watcher in self._watchers}
+        self._rememberers = [p for p in proposers.values() if memory_tokens and isinstance(p, Remembers)]
+        for proposer in self._rememberers:
+            proposer.remember(memory_tokens)
         self.watches = bool(self._watchers)
         """Whether any proposer is to be told of hidden states."""
 
@@ -86,6 +94,10 @@ class Drafting:
         self._order_by_slot[slot] = order
         for proposer in order:
             self._faults.attempt(proposer, (), partial(proposer.begin, slot))
+        owner, num_prompt = Owner(request.terms.tenant.name, request.salt), len(request.prompt_ids)
+        for proposer in self._rememberers:
+            if proposer in order:
+                self._faults.attempt(proposer, (slot,), partial(proposer.belong, slot, owner, num_prompt))
 
     def _asked_order(self, request: Request) -> tuple[Proposer, ...]:
         if not request.is_draftable:
@@ -93,6 +105,16 @@ class Drafting:
         asked = request.sampling.speculate
         method = (self._offered if asked is None else Speculation.parse(asked)).method
         return self._order_by_method.get(method, ())
+
+    def remembers(self, slot: int) -> bool:
+        """Whether anybody wants the answer of the slot's sequence, once it is finished (`keep`)."""
+        return any(p in self._order_by_slot.get(slot, ()) for p in self._rememberers)
+
+    def keep(self, slot: int, answer: Sequence[int]) -> None:
+        """The sequence is finished with this answer, and about to leave its slot."""
+        for proposer in self._rememberers:
+            if proposer in self._order_by_slot.get(slot, ()) and not self._faults.is_off(proposer):
+                self._faults.attempt(proposer, (slot,), partial(proposer.keep, slot, answer))
 
     def end(self, slot: int) -> None:
         """The sequence leaves its slot."""

@@ -51,6 +51,13 @@ class Ask(NamedTuple):
     """Most drafts, at least 1."""
 
 
+class Owner(NamedTuple):
+    """Whose text may be drafted from beyond a request: that of requests with the same API key and salt."""
+
+    tenant: str
+    salt: str
+
+
 class Proposer(Protocol):
     """Guesses the tokens that follow sequences. Wrong guesses cost time and never change a token.
 
@@ -85,6 +92,23 @@ class Watcher(Proposer, Protocol):
 
     def observe(self, seen: Seen) -> None:
         """After every pass of the target, its tokens drawn; `seen` has rows of all slots, also of others."""
+        ...
+
+
+@runtime_checkable
+class Remembers(Proposer, Protocol):
+    """A proposer that may draft from finished answers of the same owner, and from nobody else's."""
+
+    def remember(self, most_tokens: int) -> None:
+        """From now on hold so many tokens of answers, of all owners together."""
+        ...
+
+    def belong(self, slot: int, owner: Owner, num_prompt: int) -> None:
+        """After `begin`: whose sequence it is, and how many of its tokens are its prompt."""
+        ...
+
+    def keep(self, slot: int, answer: Sequence[int]) -> None:
+        """Before `end`: the sequence is finished, and this is its answer."""
         ...
 
 

@@ -21,19 +21,23 @@ class Drafted:
     state: DeviceState
 
 
-def make_drafting(offered: Speculation, target: Drafted, draft: LoadedModel | None = None) -> Drafting | None:
+def make_drafting(
+    offered: Speculation, target: Drafted, draft: LoadedModel | None = None, memory_tokens: int = 0
+) -> Drafting | None:
     """The proposers that these settings ask for.
 
     Args:
         offered: the setting.
         target: what is drafted for.
         draft: the draft model, for the method that has one.
+        memory_tokens: tokens of finished answers that may be remembered.
     """
     if not offered.is_on:
         return None
     if not offered.is_late:
         names = PROPOSERS.names() if offered.method == AUTO else (offered.method,)
-        return Drafting({name: PROPOSERS.get(name)() for name in names}, offered)
+        proposers = {name: PROPOSERS.get(name)() for name in names}
+        return Drafting(proposers, offered, memory_tokens=memory_tokens)
     slots, width = target.state.tables.shape
     kit = DraftKit(
         backend=target.backend,

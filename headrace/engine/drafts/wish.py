@@ -1,10 +1,14 @@
 """The setting `speculate.method`, read and checked."""
 
 from headrace.base.errors import ConfigError, RequestError
-from headrace.base.tasks import SOURCES, Speculation
+from headrace.base.tasks import AUTO, SOURCES, Speculation
 from headrace.compute.spec.proposer import methods
 
 PARAM = "speculate.method"
+MEMORY = "speculate.memory_tokens"
+MAX_MEMORY_TOKENS = 1_000_000
+MEMORY_TOKEN_BYTES = 200
+"""Of the places of a token and what finds them; measured."""
 
 
 def offered(asked: str) -> Speculation:
@@ -35,6 +39,19 @@ def reason_of(found: Speculation) -> str:
     if found.depth is not None:
         return "asked for"
     return "asked for; each row checks as many drafts as pay by what is measured"
+
+
+def about_memory(found: Speculation, tokens: int) -> str:
+    """What the table of settings says of the memory of answers.
+
+    Raises:
+        ConfigError: its size is out of range.
+    """
+    if not 0 <= tokens <= MAX_MEMORY_TOKENS:
+        raise ConfigError(f"{MEMORY} must be in [0, {MAX_MEMORY_TOKENS}], got {tokens}", param=MEMORY)
+    if found.method not in (AUTO, "suffix"):
+        return f"not used: only auto and suffix draft from earlier answers, not {found.method}"
+    return f"asked for; up to {tokens * MEMORY_TOKEN_BYTES >> 20} MiB beside what is planned"
 
 
 def about_draft(description: str, *, is_small: bool) -> str:

@@ -151,11 +151,12 @@ class Batch:
             return ""
         return self.notes.held.get(seq.lease, WaitReason.TOKENS).value
 
-    def plan(self, ends: tuple[SlotId, ...]) -> StepPlan:
+    def plan(self, ends: tuple[SlotId, ...], finished: tuple[tuple[SlotId, int], ...] = ()) -> StepPlan:
         """The finished plan."""
         return StepPlan(
             step=self.step,
             ends=ends,
+            finished=finished,
             moves=tuple(self.moves),
             begins=tuple(self.begins),
             rows=tuple(self.rows.values()),

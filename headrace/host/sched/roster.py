@@ -25,6 +25,7 @@ class Roster:
         self.by_lease: dict[int, Sequence] = {}
         self.ends: list[SlotId] = []
         """Slots left since the last plan."""
+        self._finished: list[tuple[SlotId, int]] = []
         self.num_bounded = 0
         """Running sequences of tenants that may hold a part of the KV pool only."""
         self._most_background = most_background
@@ -68,8 +69,8 @@ class Roster:
         insort(self.running, seq, key=_rank)
         return slot
 
-    def leave(self, seq: Sequence) -> None:
-        """Take the slot back; results under the old lease no longer count."""
+    def leave(self, seq: Sequence, *, is_whole: bool = False) -> None:
+        """Take the slot back; results under the old lease no longer count. `is_whole`: its answer is."""
         i = bisect_left(self.running, seq.rank, key=_rank)
         if seq.slot is None or i >= len(self.running) or self.running[i] is not seq:
             raise InvariantError(f"request {seq.request_id!r} leaves a slot that it does not have")
@@ -80,6 +81,8 @@ class Roster:
         self.num_bounded -= seq.has_kv_bound
         self.num_background -= seq.is_background
         self.ends.append(seq.slot)
+        if is_whole:
+            self._finished.append((seq.slot, len(seq.tokens)))
         self._free.append(seq.slot)
         seq.slot, seq.lease = None, -1
         seq.num_computed = seq.num_valid = seq.pending = seq.num_drafts = 0
@@ -99,6 +102,11 @@ class Roster:
         """Slots left since the last call."""
         ends, self.ends = tuple(dict.fromkeys(self.ends)), []
         return ends
+
+    def take_finished(self) -> tuple[tuple[SlotId, int], ...]:
+        """Of those, the ones that were left with a whole answer: slots, and tokens of prompt and answer."""
+        finished, self._finished = tuple(self._finished), []
+        return finished
 
     def victim(self, seq: Sequence, planned: Collection[int], *, own: bool = False) -> Sequence | None:
         """Whom to preempt so that `seq` can go on: the worst rank that is not part of this step yet.

@@ -147,7 +147,7 @@ class Scheduler:
         self._planned[batch.step] = batch
         self._slot_steps += len(batch.rows)
         self._wasted += min(self._roster.num_slots - len(batch.rows), self._queue.num_ready)
-        return batch.plan(self._roster.take_ends())
+        return batch.plan(self._roster.take_ends(), self._roster.take_finished())
 
     def commit(self, result: StepResult) -> Progress:
         """Take the result of a planned step.
@@ -263,7 +263,7 @@ class Scheduler:
         if seq.state is SequenceState.RUNNING:
             self._ledger.close(seq.request_id)
             seq.times.leave(now_s)
-            self._roster.leave(seq)
+            self._roster.leave(seq, is_whole=finish in (FinishReason.STOP, FinishReason.LENGTH))
         else:
             self._queue.pop(seq, now_s)
         seq.state = SequenceState.FINISHED

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from headrace.compute.spec.proposer import Ask, Needs
 from headrace.compute.spec.proposers._grams import Chains
-from headrace.compute.spec.proposers._votes import draft
+from headrace.compute.spec.proposers._votes import draft, voters_of
 
 SIZES = (4, 3, 2)
 """n, the most telling first."""
@@ -52,7 +52,7 @@ class NGram:
         for chains in all_chains:
             places = chains.places(ask.ids, PLACES)
             if places:
-                return draft(ask.ids, places, chains.size, ask.most)
+                return draft(ask.ids, voters_of(ask.ids, places, chains.size), ask.most)
         return []
 
 
