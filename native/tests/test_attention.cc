@@ -268,6 +268,7 @@ void compare(const std::vector<float> &got, const std::vector<std::vector<float>
 
 // Rows in one mixed batch, in chunks, with 1 to 4 threads, on every set: the bits of the tokens alone.
 void check_setup(const Setup &s, const std::vector<RowSpec> &rows, uint64_t seed) {
+    if (!kernel_test::in_part()) return;
     std::vector<int32_t> lengths;
     for (const RowSpec &r : rows) lengths.push_back(r.start + r.count);
     const auto sets = kernel_sets();
@@ -318,6 +319,7 @@ struct Fork { int32_t like, common, position; };
 
 // Rows that share prefixes, among others, with 1 to 3 threads, on every set: the bits of each token alone.
 void check_sharing(const Setup &s, const std::vector<Fork> &forks, const std::vector<RowSpec> &others, uint64_t seed) {
+    if (!kernel_test::in_part()) return;
     std::vector<RowSpec> rows;
     for (const Fork &f : forks) rows.push_back({f.position, 1});
     rows.insert(rows.begin() + (int)forks.size() / 2, others.begin(), others.end());
@@ -364,6 +366,7 @@ void check_sharings() {
 
 // What rows share: in the order of their tables, whole chunks only, nothing that is too little to matter.
 void check_shared_prefixes() {
+    if (!kernel_test::in_part()) return;
     World w({1, 1, 8, 16, KVType::F32, 0, 0}, {1200, 1100, 900, 700, 200, 5000, 66, 300}, 1);
     w.share(0, 1, 1024);
     w.share(0, 2, 600);
@@ -387,6 +390,7 @@ void check_shared_prefixes() {
 
 // The common keys are read through the table of one row: entries of the others may even be wrong.
 void check_read_once(const Setup &s) {
+    if (!kernel_test::in_part()) return;
     const std::vector<RowSpec> rows = {{1030, 1}, {1040, 1}, {1100, 1}};
     World w(s, {1031, 1041, 1101}, 9);
     w.share(0, 1, 1024);
@@ -403,6 +407,7 @@ void check_read_once(const Setup &s) {
 
 // All block sizes hold the same numbers and give the same bits, also when tokens are written one by one.
 void check_block_sizes(Setup s, const std::vector<RowSpec> &rows) {
+    if (!kernel_test::in_part()) return;
     std::vector<int32_t> lengths;
     for (const RowSpec &r : rows) lengths.push_back(r.start + r.count);
     std::vector<float> first;
@@ -427,6 +432,7 @@ void check_block_sizes(Setup s, const std::vector<RowSpec> &rows) {
 
 // A NaN or infinity in the keys and values of later tokens changes nothing for earlier ones in the same tile.
 void check_future_is_unseen(const Setup &s) {
+    if (!kernel_test::in_part()) return;
     const std::vector<RowSpec> rows = {{90, 12}};
     for (const Kernels *k : kernel_sets()) {
         World w(s, {102}, 3);
