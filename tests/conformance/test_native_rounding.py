@@ -7,7 +7,10 @@ from headrace import _native
 from headrace.base.errors import ConfigError
 from headrace.compute.ops.api import StepLimits
 from headrace.compute.ops.backends.native.backend import NativeBackend, NativeOptions
+from headrace.compute.ops.backends.native.fuse import PASSES
+from headrace.compute.ops.backends.native.lower import lower
 from headrace.compute.ops.backends.native.packer import NativePacker
+from headrace.compute.ops.backends.native.record import record
 from headrace.compute.ops.backends.reference import ReferenceBackend
 from headrace.compute.ops.bind import choose_backend
 from tests.kit.steps import Rows, TinyModel, float_weight, geometry, random_weight, run_ops
@@ -120,9 +123,22 @@ def test_any_split_into_rows_and_chunks_gives_the_same_bits(schemes):
                 assert tiny.run(rows, ids, some).tobytes() == wanted[some].tobytes()
 
 
+def kinds(schemes, fused):
+    """(int8 codes, rounded values) of each value that a model's products read in another form than floats."""
+    recording = record(TinyModel(schemes=schemes).forward(native()), None)
+    for rewrite in PASSES if fused else ():
+        rewrite(recording)
+    lower(recording, fused=fused)
+    return {(n.quant_in.codes, n.quant_in.rounded) for n in recording.nodes if n.quant_in is not None}
+
+
 def test_only_what_is_read_is_made():
     """A model of bfloat16 alone quantizes nothing to int8, and one without it rounds nothing."""
     wide = TinyModel(schemes=("bf16", "bf16", "bf16")), TinyModel(schemes=("q8_0", "q8_0", "q8_0"))
+    for fused in (True, False):
+        assert kinds(("bf16", "bf16", "bf16"), fused) == {(False, True)}
+        assert kinds(("q8_0", "q8_0", "q8_0"), fused) == {(True, False)}
+        assert (True, True) in kinds(("q8_0", "bf16", "bf16"), fused)
     sizes = [[Tiny(m, native(rounds=r)).program.native.bytes for r in (False, True)] for m in wide]
     assert sizes[0][0] < sizes[0][1]
     assert sizes[1][0] == sizes[1][1]
