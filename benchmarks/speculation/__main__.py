@@ -13,7 +13,14 @@ from pathlib import Path
 from benchmarks.peers import llama_cpp
 from benchmarks.speculation.prompts import CHAT, CODE, COPYING, prompt
 from benchmarks.speculation.table import Run, different, markdown, medians
-from benchmarks.speculation.ways import Way, add_our_lookups, add_ours, add_their_lookups, add_theirs
+from benchmarks.speculation.ways import (
+    Way,
+    add_both,
+    add_our_lookups,
+    add_ours,
+    add_their_lookups,
+    add_theirs,
+)
 
 
 def main() -> None:
@@ -23,6 +30,8 @@ def main() -> None:
         found = llama_cpp.find(args.llama, args.threads) if args.llama else None
         if args.method is not None:
             add_ours(ways, args.target, args.method, args.depths, args.program)
+        elif args.both:
+            add_both(ways, args.target, args.draft, args.program)
         elif args.draft is None:
             add_our_lookups(ways, args.target, args.program)
             if found is not None:
@@ -80,6 +89,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--target", required=True, help="the model, a .gguf file")
     parser.add_argument("--draft", help="the draft model, a .gguf file; left out: lookups, on copying tasks")
     parser.add_argument("--method", help="instead, what --speculate takes: eagle=heads, early-exit=10 ..")
+    parser.add_argument("--both", action="store_true", help="lookups, the draft model, and both of them")
     parser.add_argument("--llama", type=Path, help="folder of an installed llama.cpp; left out without")
     parser.add_argument("--depths", type=_numbers, default=(4,), help="fixed depths beside auto")
     parser.add_argument("--llama-depths", type=_numbers, default=(3, 5), help="drafts of llama.cpp's servers")

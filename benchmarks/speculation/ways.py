@@ -43,6 +43,13 @@ def add_ours(
         ways.append(Way(f"headrace, {method}, depth {k}", server, {"speculate": f"{method},depth={k}"}))
 
 
+def add_both(ways: list[Way], target: Path | str, draft: Path | str, program: str) -> None:
+    """Headrace, one server: off, drafts from what the text repeats, those of a model, and both."""
+    server = headrace(target, program, ("--speculate", f"auto,draft={draft}", "--max-num-seqs", "4"))
+    ways += [Way("headrace, plain", server, {"speculate": "off"}), Way("headrace, both", server)]
+    ways += [Way(f"headrace, {name}", server, {"speculate": name}) for name in ("auto", "draft")]
+
+
 def add_our_lookups(ways: list[Way], target: Path | str, program: str) -> None:
     """Headrace, one server: off, and drafts from what the text repeats."""
     server = headrace(target, program, ("--speculate", "auto", "--max-num-seqs", "4"))

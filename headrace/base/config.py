@@ -137,8 +137,9 @@ class SpeculateConfig:
     method: str = setting(
         "off",
         "guess the next tokens and check several in a step, which changes no answer: off, auto, ngram, "
-        "suffix, draft=MODEL, early-exit=N, medusa=PATH or eagle=PATH, and after a comma depth=K for K "
-        "guesses in every row instead of as many as pay",
+        "suffix, draft=MODEL, early-exit=N, medusa=PATH or eagle=PATH; a lookup may stand before one of the "
+        "last four (auto,draft=MODEL), then each row takes the one that promises more; and after a comma "
+        "depth=K for K guesses in every row instead of as many as pay",
         flag="speculate",
     )
     memory_tokens: int = setting(

@@ -78,6 +78,8 @@ class Row:
     max_drafts: int = 0
     """Most drafts to propose after what is drawn, for the next row."""
     wants: Wants = Wants.NOTHING
+    is_late: bool = False
+    """Its drafts are computed at the start of the step, instead of those that the slot holds."""
 
     def __post_init__(self) -> None:
         """Refuse rows that mean nothing."""
@@ -136,6 +138,18 @@ class TokenLogprobs:
     top_logprobs: tuple[float, ...] = ()
 
 
+class Drafted(NamedTuple):
+    """What the next row of a slot can check besides, or instead of, the drafts that it holds."""
+
+    by: str = ""
+    """The method that made those that it holds; empty: there is but one."""
+    num_late: int = 0
+    """Drafts that can be computed at the start of the next step."""
+
+
+NOTHING_DRAFTED = Drafted()
+
+
 class RowResult(NamedTuple):
     """What a row produced.
 
@@ -150,9 +164,9 @@ class RowResult(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     num_drafts: int = 0
-    """Drafts proposed for the next step."""
+    """Drafts that the slot holds for the next step."""
     num_judged: int = 0
-    """Drafts proposed before that can be compared with the tokens, checked by the row or not."""
+    """Drafts that it held before and that can be compared with the tokens, checked by the row or not."""
     num_agreed: int = 0
     """Those of them that agree, up to the first that does not."""
     num_unmade: int = 0
@@ -161,6 +175,7 @@ class RowResult(NamedTuple):
     """The row failed (NaN logits ...); the sequence ends with an error, others go on."""
     pooled: bytes = b""
     """The pooled hidden states, little-endian float32, with the row that ends a prompt to be pooled."""
+    drafted: Drafted = NOTHING_DRAFTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ MAX_DEPTH = 16
 SOURCES = {"draft": "MODEL", "early-exit": "N", "medusa": "PATH", "eagle": "PATH"}
 """Methods that compute, and what they are made from: `draft=MODEL`."""
 MAX_SOURCE_CHARS = 4096
-_FORM = "METHOD or METHOD,depth=K, such as ngram or suffix,depth=4"
+_FORM = "METHOD or METHOD,depth=K, such as ngram or suffix,depth=4, or a lookup first, as in auto,draft=MODEL"
 
 
 class Pooling(Enum):
@@ -72,17 +72,29 @@ class BeamSearch:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """A method of drafting and a depth.
+    """A method of drafting, or a lookup beside one that computes, and a depth.
 
     Text is never changed by it: a draft counts only when it is the token that is drawn anyway.
     """
 
     method: str = OFF
-    """`off`, `auto` (all methods that cost next to nothing), or the name of a proposer."""
+    """`off`, `auto` (all lookups, which cost next to nothing), or the name of a proposer."""
     depth: int | None = None
     """Drafts of every row; None: chosen for each row and step by what is measured."""
     source: str = ""
     """What a method of `SOURCES` is made from; empty where a request asks for what the engine has."""
+    beside: str = ""
+    """The lookup, or `auto`, that drafts too where `method` is one of `SOURCES`; empty: none does."""
+
+    @property
+    def lookup(self) -> str:
+        """The lookup that drafts, or `auto`; empty: none does."""
+        return self.beside if self.is_late else self.method if self.is_on else ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What drafts: the lookup first."""
+        return (self.beside, self.method) if self.beside else (self.method,)
 
     @property
     def is_on(self) -> bool:
@@ -91,7 +103,7 @@ class Speculation:
 
     @property
     def is_late(self) -> bool:
-        """Whether drafts are computed at the start of the step that checks them, and only then."""
+        """Whether drafts are computed at the start of the step that checks them; a lookup may be beside."""
         return self.method in SOURCES
 
     @property
@@ -101,7 +113,7 @@ class Speculation:
 
     @classmethod
     def parse(cls, text: str) -> "Speculation":
-        """Read the form `METHOD[=SOURCE][,depth=K]`; which methods there are is not known here.
+        """Read the form `[LOOKUP,]METHOD[=SOURCE][,depth=K]`; which methods there are is not known here.
 
         Raises:
             RequestError: another form, or a depth out of range.
@@ -109,23 +121,17 @@ class Speculation:
         head, cut, value = text.rpartition(",depth=")
         if not cut:
             head = text
-        method, has_source, source = head.partition("=")
-        if method in SOURCES and has_source:
+        name, has_source, source = head.partition("=")
+        beside, has_beside, method = name.rpartition(",")
+        if method not in SOURCES:
+            beside, has_beside, method = "", "", name
+        names = (beside, method) if has_beside else (method,)
+        is_named = all(n and n.isascii() and n.isprintable() and not {"=", ","} & set(n) for n in names)
+        if not is_named or beside in (OFF, *SOURCES) or (has_source and method not in SOURCES):
+            raise RequestError(f"speculate must be {_FORM}, got {text!r:.80}", param="speculate")
+        if has_source:
             _check_source(method, source)
-        elif not head or not head.isascii() or not head.isprintable() or "=" in head or "," in head:
-            raise RequestError(f"speculate must be {_FORM}, got {text!r:.80}", param="speculate")
-        if not cut:
-            return cls(method, None, source)
-        if not (value.isascii() and value.isdigit() and len(value) <= 4):
-            raise RequestError(f"speculate must be {_FORM}, got {text!r:.80}", param="speculate")
-        if not 1 <= int(value) <= MAX_DEPTH:
-            raise RequestError(
-                f"speculate: depth must be in [1, {MAX_DEPTH}], got {value}; off drafts nothing",
-                param="speculate",
-            )
-        if method == OFF:
-            raise RequestError("speculate: off has no depth; leave it out", param="speculate")
-        return cls(method, int(value), source)
+        return cls(method, _depth_of(text, method, value) if cut else None, source, beside)
 
     def within(self, offered: "Speculation") -> "Speculation":
         """This wish of a request, where `offered` is what the engine was started with.
@@ -137,15 +143,18 @@ class Speculation:
             return self
         if not offered.is_on:
             raise RequestError(
-                f"speculate: {self.method} was asked for, but speculation is off here; start with "
+                f"speculate: {','.join(self.names)} was asked for, but speculation is off here; start with "
                 f"--speculate auto, or leave it out",
                 param="speculate",
             )
-        if self.method != offered.method and (offered.method != AUTO or self.is_late):
+        if not self._is_part_of(offered):
             start = f"{self.method}={SOURCES[self.method]}" if self.is_late else "auto"
+            start = f"{self.beside},{start}" if self.beside else start
+            runs = "only {} runs" if len(offered.names) == 1 else "only {} run"
             raise RequestError(
-                f"speculate: {self.method} was asked for, but only {offered.method} runs here; start with "
-                f"--speculate {start}, or ask for {offered.method} or off",
+                f"speculate: {','.join(self.names)} was asked for, but "
+                f"{runs.format(' and '.join(offered.names))} here; start with "
+                f"--speculate {start}, or ask for {' or '.join(offered.names)} or off",
                 param="speculate",
             )
         if self.source not in ("", offered.source):
@@ -158,7 +167,26 @@ class Speculation:
             raise RequestError(
                 f"speculate: depth must be at most {offered.depth} here, got {self.depth}", param="speculate"
             )
-        return Speculation(self.method, self.depth or offered.depth, offered.source)
+        source = offered.source if self.is_late else ""
+        return Speculation(self.method, self.depth or offered.depth, source, self.beside)
+
+    def _is_part_of(self, offered: "Speculation") -> bool:
+        if self.is_late and self.method != offered.method:
+            return False
+        return self.lookup in ("", offered.lookup) or offered.lookup == AUTO
+
+
+def _depth_of(text: str, method: str, value: str) -> int:
+    if not (value.isascii() and value.isdigit() and len(value) <= 4):
+        raise RequestError(f"speculate must be {_FORM}, got {text!r:.80}", param="speculate")
+    if not 1 <= int(value) <= MAX_DEPTH:
+        raise RequestError(
+            f"speculate: depth must be in [1, {MAX_DEPTH}], got {value}; off drafts nothing",
+            param="speculate",
+        )
+    if method == OFF:
+        raise RequestError("speculate: off has no depth; leave it out", param="speculate")
+    return int(value)
 
 
 def _check_source(method: str, source: str) -> None:

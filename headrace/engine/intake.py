@@ -309,10 +309,11 @@ def _check_name(request_id: str) -> None:
 def _check_method(wish: Speculation) -> None:
     """Refuse a method of drafting that there is not."""
     known = methods()
-    if wish.method not in known:
-        raise RequestError(
-            f"speculate: unknown method {wish.method!r:.80}; known: {', '.join(known)}", param="speculate"
-        )
+    for name in wish.names:
+        if name not in known:
+            raise RequestError(
+                f"speculate: unknown method {name!r:.80}; known: {', '.join(known)}", param="speculate"
+            )
 
 
 def _check_task(ask: Ask) -> None:

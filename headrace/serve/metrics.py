@@ -105,6 +105,15 @@ _GAUGES: Mapping[str, tuple[str, str]] = {
 }
 
 
+_BY_METHOD: Mapping[str, tuple[str, str]] = {
+    "headrace_spec_decode_num_drafts_per_method": ("rows", "Rows that checked drafts, by who made them."),
+    "headrace_spec_decode_num_draft_tokens_per_method": ("checked", "Drafts that were checked, the same."),
+    "headrace_spec_decode_num_accepted_tokens_per_method": ("accepted", "Drafts that were accepted."),
+    "headrace_spec_decode_num_first_accepted_per_method": ("first", "Rows whose first draft was accepted."),
+}
+"""Of the counters `drafts_by_METHOD_KEY`."""
+
+
 class EngineCollector(Collector):
     """Turns the engine's latest numbers into metrics; what the engine does not tell is left out."""
 
@@ -168,6 +177,12 @@ def _draft_metrics(counters: Mapping[str, float]) -> Iterable[Metric]:
     for reason in DraftReason:
         by_reason.add_metric([reason.value], counters.get(f"draft_why_{reason.value}", 0.0))
     yield by_reason
+    for name, (key, text) in _BY_METHOD.items():
+        by_method = CounterMetricFamily(name, text, labels=["method"])
+        for counter, value in counters.items():
+            if counter.startswith("drafts_by_") and counter.endswith(f"_{key}"):
+                by_method.add_metric([counter[len("drafts_by_") : -len(key) - 1]], value)
+        yield by_method
 
 
 class ServerMetrics:

@@ -74,10 +74,12 @@ def test_a_drafter_that_is_fed_the_token_before_is_found(monkeypatch):
 class Counted:
     """Stats of an engine that counted this."""
 
-    def __init__(self, rows, first, checked, accepted):
+    def __init__(self, method, rows, first, checked, accepted):
         self.gauges = {}
         self.counters = {"draft_rows": rows, "drafts_checked": checked, "drafts_accepted": accepted}
         self.counters |= {"drafts_accepted_0": first, "drafts_proposed": checked}
+        by_method = {"rows": rows, "checked": checked, "accepted": accepted, "first": first}
+        self.counters |= {f"drafts_by_{method}_{key}": count for key, count in by_method.items()}
 
 
 @pytest.mark.parametrize(
@@ -95,13 +97,24 @@ class Counted:
     ],
 )
 def test_thresholds(counts, method, reason, is_found):
-    found = looked_at(Counted(*counts), method, reason)
+    found = looked_at(Counted(method.partition("=")[0], *counts), method, reason)
     assert (found is not None) == is_found
+
+
+def test_drafts_of_a_lookup_beside_a_drafter_are_not_held_against_it():
+    bad, good = Counted("suffix", 100, 10, 400, 12), Counted("draft", 100, 60, 400, 130)
+    bad.counters |= {name: n for name, n in good.counters.items() if name.startswith("drafts_by_draft")}
+    assert looked_at(bad, "auto,draft=x") is None
+    worse = Counted("draft", 100, 10, 400, 12)
+    bad.counters |= {name: n for name, n in worse.counters.items() if name.startswith("drafts_by_draft")}
+    found = looked_at(bad, "auto,draft=x,depth=4")
+    assert found.evidence["drafter"] == "draft"
+    assert found.evidence["accepted_at_first_place"] == 0.1
 
 
 def test_figures_are_those_of_the_metrics():
     """100 rows with 4 drafts each; 10 agree at the first place, 12 at any: 1.12 tokens a row."""
-    found = looked_at(Counted(100, 10, 400, 12), "draft=secret-name,depth=4")
+    found = looked_at(Counted("draft", 100, 10, 400, 12), "draft=secret-name,depth=4")
     assert found.evidence == {
         "drafter": "draft",
         "accepted_at_first_place": 0.1,

@@ -47,7 +47,8 @@ def request(name: str = "r", num_prompt: int = 13, **sampling) -> Request:
 
 
 def drafter_of(core):
-    (drafter,) = core.runner._parts.drafting._order_by_method["auto"]
+    drafting = core.runner._parts.drafting
+    (drafter,) = drafting._order_by_method[drafting._offered.method]
     return drafter
 
 

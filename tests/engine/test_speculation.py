@@ -43,19 +43,30 @@ def repetitive(rng: random.Random, requests: list[Request]) -> list[Request]:
 
 
 def check(
-    subject: Rig, alone: Rig, seed: int, method: str, say=None, draft: Rig | None = None, counts=None
+    subject: Rig,
+    alone: Rig,
+    seed: int,
+    method: str,
+    *,
+    say=None,
+    draft: Rig | None = None,
+    counts=None,
+    wishes=None,
+    tune=None,
 ) -> int:
     """A random schedule with drafts against solo runs without; returns how many drafts were checked.
 
-    `draft`: the rig whose model drafts. `counts`: takes the engine's counters.
+    `draft`: the rig whose model drafts. `counts`: takes the engine's counters. `wishes`: what requests may
+    ask for. `tune`: is given the engine before it runs.
     """
     rng = random.Random(seed)
     shape = random_shape(rng)
     capacity = shape["num_blocks"] * shape["block_size"]
     share = rng.choice([0.0, 0.0, 0.5])
     requests = repetitive(rng, random_requests(rng, min(capacity, 64), structured=share, most_output=24))
-    if method == "auto" and rng.random() < 0.5:
-        wish = {r.leader or r.request_id: rng.choice(WISHES) for r in requests}
+    wishes = WISHES if method == "auto" else wishes
+    if wishes and rng.random() < 0.5:
+        wish = {r.leader or r.request_id: rng.choice(wishes) for r in requests}
         requests = [
             replace(r, sampling=replace(r.sampling, speculate=wish[r.leader or r.request_id]))
             for r in requests
@@ -64,6 +75,8 @@ def check(
     core = subject.core(draft, **shape, speculate="auto" if method == "auto" else method + depth)
     if say is not None:
         draft_with(core, say)
+    if tune is not None:
+        tune(core)
     arrivals = {r.request_id: rng.choice([0, 0, rng.randint(0, 20)]) for r in requests}
     aborts = {r.request_id: rng.randint(0, 25) for r in requests if rng.random() < 0.1}
     lives = Drive(core).run(requests, arrivals=arrivals, aborts=aborts)
@@ -111,7 +124,7 @@ def test_random_drafts_change_nothing(seed, wrong):
         rng = random.Random(hash((seed, *ids)))
         return [rng.choice([END, 11, 12, rng.randrange(VOCAB)]) for _ in range(rng.randint(0, 3 * wrong))]
 
-    check(rig("native", 1), rig("native", 1), seed, "ngram", say)
+    check(rig("native", 1), rig("native", 1), seed, "ngram", say=say)
 
 
 def test_fixed_schedules_check_and_accept_drafts():

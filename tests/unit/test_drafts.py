@@ -211,7 +211,7 @@ def test_chances_fall_with_the_place_and_begin_with_what_others_saw():
     assert min(Track(most=8, depth=None).chances(common, 4)) > 0.8
     mine = Track(most=8, depth=None)
     for _ in range(30):
-        mine.rates.learn(1, 0)
+        mine.of("").learn(1, 0)
     assert max(mine.chances(common, 4)) < 0.35
 
 

@@ -9,7 +9,7 @@ import pytest
 from headrace.base.config import ScheduleConfig
 from headrace.base.ids import RequestId
 from headrace.base.request import Request, SamplingParams
-from headrace.base.step import RowResult, StepPlan, StepResult
+from headrace.base.step import Drafted, RowResult, StepPlan, StepResult
 from headrace.base.tasks import Speculation
 from headrace.host.kv.ledger import KVLedger
 from headrace.host.sched.drafts.depth import MAX_HELD, Depth
@@ -73,9 +73,8 @@ class LateMachine:
                 self._read[row.slot] = length + accepted
                 draft_s += self.draft_s * row.num_drafts
                 checked += row.num_drafts
-            judged = min(accepted + 1, row.num_drafts - unmade)
-            found = RowResult(row.slot, row.lease, (3,) * (accepted + 1), num_drafts=row.max_drafts)
-            results.append(found._replace(num_judged=judged, num_agreed=accepted, num_unmade=unmade))
+            found = RowResult(row.slot, row.lease, (3,) * (accepted + 1), num_unmade=unmade)
+            results.append(found._replace(drafted=Drafted(num_late=row.max_drafts)))
             self.num_tokens += accepted + 1
         seconds = 0.01 + CHECK_S * checked + draft_s
         self.time_s += seconds
@@ -201,7 +200,7 @@ def test_drafts_that_could_not_be_made_are_reading_only_where_a_model_reads(meth
     """Heads lack a state now and then; that tells nothing of reading, and the step is one without drafts."""
     drafts = Depth(Speculation.parse(method), 32)
     row = RowResult(0, 0, (3,), num_unmade=4)
-    drafts.observe(1, 4, StepResult(step=0, rows=(row,), seconds=0.01, draft_s=0.001))
+    drafts.observe(1, (4, 4), StepResult(step=0, rows=(row,), seconds=0.01, draft_s=0.001))
     assert drafts._reading.is_on == is_reading
     assert drafts._price.count(1, 4) == 0
     assert drafts._price.count(1, 0) == (not is_reading)

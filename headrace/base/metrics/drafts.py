@@ -51,6 +51,8 @@ class DraftReport:
     """Those that checked drafts."""
     accepted_by_place: tuple[int, ...] = ()
     """Accepted drafts by place in the row, up to the last that was ever accepted."""
+    by_method: tuple[tuple[str, int, int], ...] = ()
+    """Drafts checked and accepted of each method that made any."""
     depth: int = 0
     """Drafts that the row checked about which was decided last; so are the next three."""
     chances: tuple[float, ...] = ()
@@ -96,6 +98,9 @@ class DraftReport:
             "rows": self.num_rows,
             "tokens_per_row": self.tokens_per_row,
             "accepted_by_place": list(self.accepted_by_place),
+            "by_method": {
+                name: {"drafted": checked, "accepted": accepted} for name, checked, accepted in self.by_method
+            },
             "rows_by_reason": {reason.value: count for reason, count in self.rows_by_reason},
         }
 
@@ -115,12 +120,17 @@ def added(one: DraftReport | None, other: DraftReport | None) -> DraftReport | N
         return one or other
     rows = Counter(dict(one.rows_by_reason))
     rows.update(dict(other.rows_by_reason))
+    methods: dict[str, tuple[int, int]] = {}
+    for name, checked, accepted in (*one.by_method, *other.by_method):
+        before = methods.get(name, (0, 0))
+        methods[name] = before[0] + checked, before[1] + accepted
     places = max(len(one.accepted_by_place), len(other.accepted_by_place))
     padded = [(*r.accepted_by_place, *[0] * (places - len(r.accepted_by_place))) for r in (one, other)]
     return DraftReport(
         rows_by_reason=in_order(rows),
         num_rows=one.num_rows + other.num_rows,
         accepted_by_place=tuple(map(sum, zip(*padded, strict=True))),
+        by_method=tuple((name, *counts) for name, counts in methods.items()),
         depth=other.depth,
         chances=other.chances,
         price=other.price,

@@ -225,23 +225,25 @@ class Runner:
         if not checking:
             return rows
         drafting, most = self._parts.drafting, self._parts.max_drafts
-        late: list[tuple[int, int]] = []
+        made: dict[int, list[int]] = {}
         if drafting is not None:
-            late = [(int(r.slot), min(r.num_drafts, most)) for r in checking if drafting.is_late(int(r.slot))]
-            if late:
-                drafting.propose_late(late)
-        is_late, found = {slot for slot, _ in late}, list(rows)
+            late = [(int(row.slot), min(row.num_drafts, most)) for row in checking if row.is_late]
+            made = drafting.propose_late(late) if late else made
+        found = list(rows)
         for i, row in enumerate(rows):
             if not row.num_drafts:
                 continue
             slot = int(row.slot)
-            held = [] if drafting is None else drafting.held.get(slot, [])
-            count = min(len(held), most, row.num_drafts)
+            held = made if row.is_late else {} if drafting is None else drafting.held
+            drafts = held.get(slot, [])
+            count = min(len(drafts), most, row.num_drafts)
             if count < row.num_drafts:
-                if slot not in is_late:
-                    raise ValueError(f"slot {slot} is to check {row.num_drafts} drafts and holds {len(held)}")
+                if not row.is_late:
+                    raise ValueError(
+                        f"slot {slot} is to check {row.num_drafts} drafts and holds {len(drafts)}"
+                    )
                 found[i] = replace(row, count=row.count - row.num_drafts + count, num_drafts=count)
-            self._state.draft(slot, held[:count])
+            self._state.draft(slot, drafts[:count])
         return found
 
     def _draft(self, drafting: Drafting, rows: Sequence[Row], results: list[RowResult]) -> None:
@@ -258,18 +260,19 @@ class Runner:
             results[i] = result._replace(num_judged=judged, num_agreed=agreed)
             if not row.max_drafts:
                 continue
-            if drafting.is_late(slot):
-                promised = drafting.promised(slot, min(row.max_drafts, self._parts.max_drafts))
-                results[i] = results[i]._replace(num_drafts=promised)
+            places.append(i)
+            if not drafting.has_lookups(slot):
                 continue
             if not is_known:
                 self._decode.forget()  # writes what was drawn to the slots
                 drafting.know(slot, state.tokens[slot, : state.num_tokens[slot]].tolist())
             wanted.append((slot, min(row.max_drafts, self._parts.max_drafts)))
-            places.append(i)
-        if wanted:
-            for i, count in zip(places, drafting.propose(wanted), strict=True):
-                results[i] = results[i]._replace(num_drafts=count)
+        counts = drafting.propose(wanted) if wanted else ()
+        held = {slot: count for (slot, _), count in zip(wanted, counts, strict=True)}
+        for i in places:
+            slot, most = int(rows[i].slot), min(rows[i].max_drafts, self._parts.max_drafts)
+            promised = drafting.promised(slot, most)
+            results[i] = results[i]._replace(num_drafts=held.get(slot, 0), drafted=promised)
 
 
 def _keep_answers(drafting: Drafting, plan: StepPlan, state: DeviceState) -> None:

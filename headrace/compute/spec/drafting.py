@@ -1,4 +1,7 @@
-"""Drafts for the rows of a runner: which proposer serves a slot, and the tokens it works on.
+"""Drafts for the rows of a runner: which proposers serve a slot, and the tokens they work on.
+
+A slot may have both: drafts that lookups made at the end of a step, and a promise of a drafter that computes.
+Which of them a row checks is decided elsewhere (`Row.is_late`).
 
 Nothing is kept for a slot before drafts are wanted for it, so that requests without speculation cost nothing.
 A proposer that raises makes no drafts, and nothing else changes (`faults`).
@@ -9,7 +12,8 @@ from functools import partial
 
 from headrace.base.clock import now_s
 from headrace.base.request import Request
-from headrace.base.tasks import AUTO, OFF, Speculation
+from headrace.base.step import NOTHING_DRAFTED, Drafted
+from headrace.base.tasks import AUTO, NO_SPECULATION, OFF, Speculation
 from headrace.compute.models.decoder import NO_TAPS, Taps
 from headrace.compute.runner.mover import Plane
 from headrace.compute.spec.faults import Faults
@@ -44,16 +48,20 @@ class Drafting:
                 )
         self._offered = offered
         self.planes = tuple(planes)
-        self._order_by_method: dict[str, tuple[Proposer, ...]] = {OFF: ()}
+        lookups = [p for p in proposers.values() if not p.needs & Needs.BLOCKS]
+        self._order_by_method: dict[str, tuple[Proposer, ...]] = {OFF: (), "": ()}
         for name, proposer in proposers.items():
             self._order_by_method[name] = (proposer,)
-        self._order_by_method[AUTO] = tuple(sorted(proposers.values(), key=lambda p: p.auto_place))
-        self._order_by_slot: dict[int, tuple[Proposer, ...]] = {}
+        self._order_by_method[AUTO] = tuple(sorted(lookups, key=lambda p: p.auto_place))
+        self._lookups_by_slot: dict[int, tuple[Proposer, ...]] = {}
+        self._drafter_by_slot: dict[int, Proposer] = {}
         self._ids_by_slot: dict[int, list[int]] = {}
         self.held: dict[int, list[int]] = {}
-        """Drafts by slot: of the step before, or made late for this one."""
+        """Drafts of lookups by slot, of the step before."""
+        self._held_by: dict[int, str] = {}
         self._spent_s = 0.0
-        self._faults = Faults({id(proposer): name for name, proposer in proposers.items()})
+        self._name_by_proposer = {id(proposer): name for name, proposer in proposers.items()}
+        self._faults = Faults(self._name_by_proposer)
         self._readers = [p for p in proposers.values() if isinstance(p, Reads)]
         self._bytes_told = 0
         self._watchers = [p for p in proposers.values() if isinstance(p, Watcher)]
@@ -84,68 +92,78 @@ class Drafting:
         began_s = now_s()
         for watcher in self._watchers:
             if not self._faults.is_off(watcher):
-                slots = [row.slot for row in seen.rows if watcher in self._order_by_slot.get(row.slot, ())]
+                slots = [row.slot for row in seen.rows if self._drafter_by_slot.get(row.slot) is watcher]
                 self._faults.attempt(watcher, slots, partial(watcher.observe, seen))
         self._spent_s += now_s() - began_s
 
     def begin(self, slot: int, request: Request) -> None:
         """A sequence enters a slot. Nothing is kept for those of which no drafts are ever wanted."""
-        order = tuple(p for p in self._asked_order(request) if not self._faults.is_off(p))
-        self._order_by_slot[slot] = order
+        wish = self._wish_of(request)
+        asked = (*self._order_by_method.get(wish.lookup, ()), *self._order_by_method.get(wish.method, ()))
+        order = [p for p in dict.fromkeys(asked) if not self._faults.is_off(p)]
+        self._lookups_by_slot[slot] = tuple(p for p in order if not p.needs & Needs.BLOCKS)
         for proposer in order:
+            if proposer.needs & Needs.BLOCKS:
+                self._drafter_by_slot[slot] = proposer
             self._faults.attempt(proposer, (), partial(proposer.begin, slot))
         owner, num_prompt = Owner(request.terms.tenant.name, request.salt), len(request.prompt_ids)
         for proposer in self._rememberers:
             if proposer in order:
                 self._faults.attempt(proposer, (slot,), partial(proposer.belong, slot, owner, num_prompt))
 
-    def _asked_order(self, request: Request) -> tuple[Proposer, ...]:
+    def _wish_of(self, request: Request) -> Speculation:
         if not request.is_draftable:
-            return ()
+            return NO_SPECULATION
         asked = request.sampling.speculate
-        method = (self._offered if asked is None else Speculation.parse(asked)).method
-        return self._order_by_method.get(method, ())
+        return self._offered if asked is None else Speculation.parse(asked)
 
     def remembers(self, slot: int) -> bool:
         """Whether anybody wants the answer of the slot's sequence, once it is finished (`keep`)."""
-        return any(p in self._order_by_slot.get(slot, ()) for p in self._rememberers)
+        return any(p in self._lookups_by_slot.get(slot, ()) for p in self._rememberers)
 
     def keep(self, slot: int, answer: Sequence[int]) -> None:
         """The sequence is finished with this answer, and about to leave its slot."""
         for proposer in self._rememberers:
-            if proposer in self._order_by_slot.get(slot, ()) and not self._faults.is_off(proposer):
+            if proposer in self._lookups_by_slot.get(slot, ()) and not self._faults.is_off(proposer):
                 self._faults.attempt(proposer, (slot,), partial(proposer.keep, slot, answer))
 
     def end(self, slot: int) -> None:
         """The sequence leaves its slot."""
-        for proposer in self._order_by_slot.pop(slot, ()):
+        drafter = self._drafter_by_slot.pop(slot, None)
+        for proposer in (*self._lookups_by_slot.pop(slot, ()), *([] if drafter is None else [drafter])):
             self._faults.attempt(proposer, (), partial(proposer.end, slot))
         self._ids_by_slot.pop(slot, None)
-        self.held.pop(slot, None)
+        self._drop(slot)
 
-    def is_late(self, slot: int) -> bool:
-        """Whether the slot's drafts are made at the start of the step that checks them."""
-        order = self._order_by_slot.get(slot)
-        return bool(order) and bool(order[0].needs & Needs.BLOCKS)
+    def _drop(self, slot: int) -> Sequence[int]:
+        self._held_by.pop(slot, None)
+        return self.held.pop(slot, ())
 
-    def promised(self, slot: int, wanted: int) -> int:
-        """How many late drafts a slot can count on."""
-        proposer = self._order_by_slot[slot][0]
-        if self._faults.is_off(proposer):
-            return 0
-        return min(wanted, self._most_by_proposer.get(id(proposer), wanted))
+    def has_lookups(self, slot: int) -> bool:
+        """Whether drafts for the slot are made at the end of a step."""
+        return bool(self._lookups_by_slot.get(slot))
 
-    def propose_late(self, wanted: Sequence[tuple[int, int]]) -> None:
-        """Make the drafts of these (slot, most), whose blocks are there, and hold them."""
+    def promised(self, slot: int, wanted: int) -> Drafted:
+        """What the slot's next row can check: who made the drafts that it holds, and how many late ones."""
+        drafter = self._drafter_by_slot.get(slot)
+        by = self._held_by.get(slot, "")
+        if drafter is None or self._faults.is_off(drafter):
+            return Drafted(by) if by else NOTHING_DRAFTED
+        return Drafted(by, min(wanted, self._most_by_proposer.get(id(drafter), wanted)))
+
+    def propose_late(self, wanted: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
+        """Make the drafts of these (slot, most), whose blocks are there; by slot."""
         began_s = now_s()
         asks_by_proposer: dict[int, tuple[Proposer, list[Ask]]] = {}
         for slot, most in wanted:
-            proposer = self._order_by_slot[slot][0]
+            proposer = self._drafter_by_slot[slot]
             asks_by_proposer.setdefault(id(proposer), (proposer, []))[1].append(Ask(slot, (), most))
+        made: dict[int, list[int]] = {}
         for proposer, asks in asks_by_proposer.values():
             for ask, drafts in zip(asks, self._ask(proposer, asks), strict=True):
-                self.held[ask.slot] = drafts
+                made[ask.slot] = drafts
         self._spent_s += now_s() - began_s
+        return made
 
     def _ask(self, proposer: Proposer, asks: list[Ask]) -> list[list[int]]:
         """Drafts of each ask, at most as many as wanted; none where the proposer fails or is switched off."""
@@ -161,7 +179,7 @@ class Drafting:
         Returns:
             (drafts that can be judged, those of them that agree before the first that does not).
         """
-        held = self.held.pop(slot, ())
+        held = self._drop(slot)
         count = min(len(held), len(tokens))
         for i in range(count):
             if held[i] != tokens[i]:
@@ -206,7 +224,7 @@ class Drafting:
         while open_asks:
             by_proposer: dict[int, tuple[Proposer, list[Ask]]] = {}
             for ask in open_asks:
-                order = self._order_by_slot.get(ask.slot, ())
+                order = self._lookups_by_slot.get(ask.slot, ())
                 if rank < len(order):
                     by_proposer.setdefault(id(order[rank]), (order[rank], []))[1].append(ask)
             open_asks = []
@@ -214,6 +232,7 @@ class Drafting:
                 for ask, drafts in zip(asks, self._ask(proposer, asks), strict=True):
                     if drafts:
                         self.held[ask.slot] = drafts
+                        self._held_by[ask.slot] = self._name_by_proposer[id(proposer)]
                     else:
                         open_asks.append(ask)
             rank += 1

@@ -8,7 +8,7 @@ from headrace.compute.ops.api import Backend, KVPool
 from headrace.compute.runner.state import DeviceState
 from headrace.compute.spec.drafting import Drafting
 from headrace.compute.spec.kit import DraftKit, draft_limits
-from headrace.compute.spec.proposer import DRAFTERS, PROPOSERS
+from headrace.compute.spec.proposer import DRAFTERS, PROPOSERS, Proposer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +34,11 @@ def make_drafting(
     """
     if not offered.is_on:
         return None
+    proposers: dict[str, Proposer] = {}
+    if offered.lookup:
+        names = PROPOSERS.names() if offered.lookup == AUTO else (offered.lookup,)
+        proposers |= {name: PROPOSERS.get(name)() for name in names}
     if not offered.is_late:
-        names = PROPOSERS.names() if offered.method == AUTO else (offered.method,)
-        proposers = {name: PROPOSERS.get(name)() for name in names}
         return Drafting(proposers, offered, memory_tokens=memory_tokens)
     slots, width = target.state.tables.shape
     kit = DraftKit(
@@ -48,5 +50,5 @@ def make_drafting(
         source=offered.source,
         model=draft,
     )
-    drafter = DRAFTERS.get(offered.method.replace("-", "_"))(kit)
-    return Drafting({offered.method: drafter}, offered, kit.planes)
+    proposers[offered.method] = DRAFTERS.get(offered.method.replace("-", "_"))(kit)
+    return Drafting(proposers, offered, kit.planes, memory_tokens=memory_tokens)

@@ -2,13 +2,14 @@
 
 from headrace.base.errors import ConfigError, RequestError
 from headrace.base.tasks import AUTO, SOURCES, Speculation
-from headrace.compute.spec.proposer import methods
+from headrace.compute.spec.proposer import PROPOSERS, methods
 
 PARAM = "speculate.method"
 MEMORY = "speculate.memory_tokens"
 MAX_MEMORY_TOKENS = 1_000_000
 MEMORY_TOKEN_BYTES = 200
 """Of the places of a token and what finds them; measured."""
+_AS_PAY = "asked for; each row checks as many drafts as pay by what is measured"
 
 
 def offered(asked: str) -> Speculation:
@@ -22,8 +23,15 @@ def offered(asked: str) -> Speculation:
     except RequestError as error:
         raise ConfigError(error.message, param=PARAM) from error
     known = methods()
-    if found.method not in known:
-        raise ConfigError(f"{PARAM} must be one of {', '.join(known)}, got {found.method!r}", param=PARAM)
+    for name in found.names:
+        if name not in known:
+            raise ConfigError(f"{PARAM} must be one of {', '.join(known)}, got {name!r}", param=PARAM)
+    path, has_last, last = found.source.rpartition(",")
+    if has_last and last in (AUTO, *PROPOSERS.names()):
+        raise ConfigError(
+            f"{PARAM}: lookups come first, as in {last},{found.method}={path:.60}; got {asked!r:.80}",
+            param=PARAM,
+        )
     if found.is_late and not found.source:
         raise ConfigError(
             f"{PARAM}: {found.method} needs {found.method}={SOURCES[found.method]}, got {asked!r:.80}",
@@ -36,9 +44,8 @@ def reason_of(found: Speculation) -> str:
     """Why this holds, for the table of settings."""
     if not found.is_on:
         return "the default"
-    if found.depth is not None:
-        return "asked for"
-    return "asked for; each row checks as many drafts as pay by what is measured"
+    told = "asked for" if found.depth is not None else _AS_PAY
+    return f"{told}; for each row the lookup drafts or {found.method}" if found.beside else told
 
 
 def about_memory(found: Speculation, tokens: int) -> str:
@@ -49,8 +56,8 @@ def about_memory(found: Speculation, tokens: int) -> str:
     """
     if not 0 <= tokens <= MAX_MEMORY_TOKENS:
         raise ConfigError(f"{MEMORY} must be in [0, {MAX_MEMORY_TOKENS}], got {tokens}", param=MEMORY)
-    if found.method not in (AUTO, "suffix"):
-        return f"not used: only auto and suffix draft from earlier answers, not {found.method}"
+    if found.lookup not in (AUTO, "suffix"):
+        return f"not used: only auto and suffix draft from earlier answers, not {','.join(found.names)}"
     return f"asked for; up to {tokens * MEMORY_TOKEN_BYTES >> 20} MiB beside what is planned"
 
 

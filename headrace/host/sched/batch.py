@@ -37,6 +37,8 @@ class Batch:
     moves: list[BlockMove] = field(default_factory=list[BlockMove])
     num_decodes: int = 0
     num_drafts: int = 0
+    num_late: int = 0
+    """Of the drafts, those that the step computes."""
     num_preempted: int = 0
     """Sequences that lost their blocks for those of this step, without the background."""
     num_gave_way: int = 0
@@ -63,6 +65,7 @@ class Batch:
             sample=seq.draws and count >= missing,
             max_drafts=seq.max_drafts if count >= missing else 0,
             wants=_wants(seq, count),
+            is_late=seq.is_late and count > missing,
         )
         self.rows[seq.lease] = row
         self.owners[seq.lease] = seq.request_id
@@ -76,6 +79,7 @@ class Batch:
             self.notes.prefills[seq.lease] = Prefill(name, seq.account.tenant.name, count)
             seq.life.prefill_tokens += count
         self.num_drafts += row.num_drafts
+        self.num_late += row.num_drafts if row.is_late else 0
         self.left -= count
         seq.num_computed = row.start + count
         seq.pending += int(row.sample and not seq.is_beam)

@@ -34,7 +34,7 @@ def accept(seq: Sequence, row: Row, result: RowResult) -> Outcome:
     prompt_logprobs = _new_prompt_logprobs(seq, row, result)
     seq.tokens.extend(kept)
     seq.pending -= int(row.sample)
-    seq.num_drafts = result.num_drafts
+    seq.num_drafts, seq.num_held, seq.num_late = 0, result.num_drafts, result.drafted.num_late
     accepted = max(0, len(tokens) - 1)
     computed = row.start + row.count - row.num_drafts + accepted
     if row.num_drafts:
@@ -69,7 +69,7 @@ def _accept_one(seq: Sequence, row: Row, result: RowResult) -> Outcome:
         finish = FinishReason.LENGTH
     seq.tokens.append(token)
     seq.pending -= 1
-    seq.num_drafts = result.num_drafts
+    seq.num_drafts, seq.num_held, seq.num_late = 0, result.num_drafts, result.drafted.num_late
     seq.num_valid = min(row.start + row.count, len(seq.tokens))
     life = seq.life
     news = Delta(

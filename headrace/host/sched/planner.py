@@ -284,7 +284,7 @@ def learn(planner: Planner, batch: Batch, result: StepResult) -> None:
         return
     plain_s = result.seconds
     if planner.drafts.is_on:
-        plain_s = planner.drafts.observe(batch.num_decodes, batch.num_drafts, result)
+        plain_s = planner.drafts.observe(batch.num_decodes, (batch.num_drafts, batch.num_late), result)
     planner.cost.observe(plain_s, 0, batch.num_decodes)
 
 

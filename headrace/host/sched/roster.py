@@ -85,7 +85,8 @@ class Roster:
             self._finished.append((seq.slot, len(seq.tokens)))
         self._free.append(seq.slot)
         seq.slot, seq.lease = None, -1
-        seq.num_computed = seq.num_valid = seq.pending = seq.num_drafts = 0
+        seq.num_computed = seq.num_valid = seq.pending = 0
+        seq.num_drafts = seq.num_held = seq.num_late = 0
         seq.offer = None
 
     def renew(self, seq: Sequence) -> None:

@@ -225,7 +225,7 @@ class Scheduler:
         is_first = len(seq.tokens) == seq.num_prompt
         news, finish = accept(seq, row, result)
         if seq.track is not None:
-            self.drafts.learn(seq, seq.track, row.num_drafts, result)
+            self.drafts.learn(seq, seq.track, row, result)
         if news.new_ids:
             seq.account.give_output(len(news.new_ids), is_background=seq.is_background)
             seq.life.first_token_s = now_s if is_first else seq.life.first_token_s

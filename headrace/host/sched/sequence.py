@@ -96,6 +96,7 @@ class Sequence:
         "has_kv_bound",
         "is_background",
         "is_beam",
+        "is_late",
         "leader",
         "lease",
         "life",
@@ -105,6 +106,8 @@ class Sequence:
         "min_tokens",
         "num_computed",
         "num_drafts",
+        "num_held",
+        "num_late",
         "num_prompt",
         "num_prompt_logprobs",
         "num_valid",
@@ -160,9 +163,12 @@ class Sequence:
         self.lease = -1
         self.num_computed = 0
         self.num_valid = 0
-        # Tokens that planned rows will draw; drafts that the runner holds for the next row.
+        # Tokens that planned rows will draw.
         self.pending = 0
-        self.num_drafts = 0
+        # Drafts that the runner holds for the next row, those that it can compute for it, and those that the
+        # row shall check; whether these are of the second kind.
+        self.num_held = self.num_late = self.num_drafts = 0
+        self.is_late = False
         # Drafts to ask for with the next row, and what is known of those before (None: never any).
         self.max_drafts = 0
         self.track: Track | None = None

@@ -13,7 +13,8 @@ from headrace.engine.doctor.trace import Trace
 _METHOD = re.compile(
     r'headrace_setting\{asked="(.*?)",name="speculate\.method",reason="(.*)",value=".*?"\}', re.DOTALL
 )
-_OF_MODELS = ("draft=", "medusa=", "eagle=")
+_COMPUTES = re.compile("(?:^|,)(draft|medusa|eagle|early-exit)=")
+_OF_MODELS = ("draft", "medusa", "eagle")
 _LEAST_ROWS = 64
 """Rows with drafts, since the server's start: of fewer, a share says little."""
 _LEAST_OF_PAIR = 0.3
@@ -27,9 +28,11 @@ def _look(patient: Patient) -> Finding | None:
     trace = patient.trace
     if trace is None:
         return None
-    found = _rates(trace)
     method, is_itself = _drafter(trace)
-    if found is None or not (is_itself or method.startswith(_OF_MODELS)):
+    if not (is_itself or method in _OF_MODELS):
+        return None
+    found = _rates(trace, method)
+    if found is None:
         return None
     first, overall, tokens = found
     least = _LEAST_OF_ITSELF if is_itself else _LEAST_OF_PAIR
@@ -39,7 +42,7 @@ def _look(patient: Patient) -> Finding | None:
         name="drafts refused",
         severity="warning",
         evidence={
-            "drafter": method.partition("=")[0],
+            "drafter": method,
             "accepted_at_first_place": first,
             "accepted_of_checked": overall,
             "tokens_per_row": tokens,
@@ -51,13 +54,16 @@ def _look(patient: Patient) -> Finding | None:
     )
 
 
-def _rates(trace: Trace) -> tuple[float, float, float] | None:
-    """Since the server's start: the share accepted at the first place, of all, and tokens a row."""
+def _rates(trace: Trace, method: str) -> tuple[float, float, float] | None:
+    """Since the server's start: the share accepted at the first place, of all, and tokens a row.
+
+    Those of this method's drafts: a lookup beside it has others.
+    """
     last, name = trace.scrapes[-1].values, "headrace_spec_decode_num"
-    rows = int(last.get(f"{name}_drafts_total", 0.0))
-    checked = int(last.get(f"{name}_draft_tokens_total", 0.0))
-    accepted = int(last.get(f"{name}_accepted_tokens_total", 0.0))
-    at_first = int(last.get(f'{name}_accepted_tokens_per_pos_total{{position="0"}}', 0.0))
+    keys = "drafts", "draft_tokens", "accepted_tokens", "first_accepted"
+    rows, checked, accepted, at_first = (
+        int(last.get(f'{name}_{key}_per_method_total{{method="{method}"}}', 0.0)) for key in keys
+    )
     first, overall = acceptance_rate(at_first, rows), acceptance_rate(accepted, checked)
     tokens = tokens_per_verification(accepted, rows)
     if rows < _LEAST_ROWS or first is None or overall is None or tokens is None:
@@ -66,11 +72,12 @@ def _rates(trace: Trace) -> tuple[float, float, float] | None:
 
 
 def _drafter(trace: Trace) -> tuple[str, bool]:
-    """What drafts, as it was asked for, and whether it is the whole model itself."""
+    """The method that computes drafts, if any, and whether it is the whole model itself."""
     for name in trace.scrapes[-1].values:
         if match := _METHOD.fullmatch(name):
             layers = re.search(r"the first (\d+) of (\d+) layers draft", match[2])
-            return match[1], layers is not None and layers[1] == layers[2]
+            computes = _COMPUTES.search(match[1])
+            return computes[1] if computes else "", layers is not None and layers[1] == layers[2]
     return "", False
 
 

@@ -1,6 +1,6 @@
-"""How many drafts each row checks.
+"""How many drafts each row checks, and whose.
 
 Owns what is measured of drafts: how often they agree (`track`), what a step with drafts costs (`price`), what
-late drafters read (`reading`), and the choice that follows (`depth`). Must not know how drafts are made. Read
-in this order.
+late drafters read (`reading`), and the choices that follow: between a lookup and a drafter (`ways`,
+`chooser`), and of how many (`depth`). Must not know how drafts are made. Read in this order.
 """

@@ -16,12 +16,13 @@ from functools import partial
 
 from headrace.base.metrics.drafts import DraftReason
 from headrace.base.request import Request
-from headrace.base.step import RowResult, StepResult
+from headrace.base.step import Row, RowResult, StepResult
 from headrace.base.tasks import NO_SPECULATION, Speculation
+from headrace.host.sched.drafts.chooser import Chooser
 from headrace.host.sched.drafts.price import StepPrice
 from headrace.host.sched.drafts.reading import Reading
 from headrace.host.sched.drafts.story import Choice, Story
-from headrace.host.sched.drafts.track import COMMON_KEEP, Rates, Track
+from headrace.host.sched.drafts.track import Track
 from headrace.host.sched.sequence import Sequence
 
 AUTO_DEPTH = 10
@@ -79,8 +80,8 @@ class Depth:
         self._offered = offered
         self._room = room
         self._price = StepPrice()
-        self._common = Rates(COMMON_KEEP)
         self._reading = Reading()
+        self.ways = Chooser(offered, self._price, self._reading)
         self._num_chosen = self._num_held = 0
         self._is_checking = False
         self._gain = GAIN
@@ -97,7 +98,7 @@ class Depth:
         wish = _wish_of(seq.request, self._offered)
         if wish.is_on:
             most = wish.depth or AUTO_DEPTH
-            seq.track = Track(most=most, depth=wish.depth)
+            seq.track = Track(most=most, depth=wish.depth, has_both=bool(wish.beside))
             seq.max_drafts = most
         else:
             seq.track = Track(most=0, depth=None, story=Story(_why_never(seq.request)))
@@ -106,15 +107,18 @@ class Depth:
         """Set `num_drafts` of those who run to what their next rows shall check.
 
         Args:
-            running: the sequences, which hold as many drafts as `num_drafts` says.
+            running: the sequences, which can check as many drafts as `num_held` or `num_late` say.
             left: tokens of the step.
         """
-        drafting = [s for s in running if s.num_drafts]
+        drafting = [s for s in running if s.num_held or s.num_late]
         if not drafting:
             return
         room = min(self._room, left - len(running))
         if any(s.pending for s in drafting):
             room = 0  # what they hold follows tokens that are not known yet
+        self.ways.turn(drafting, len(running), max(room, 0))
+        for seq in drafting:
+            seq.num_drafts = seq.num_late if seq.is_late else seq.num_held
         fixed = [s for s in drafting if s.track is not None and s.track.depth is not None]
         for i, seq in enumerate(fixed):
             share = -(-room // (len(fixed) - i))
@@ -122,16 +126,17 @@ class Depth:
             room -= seq.num_drafts
             if seq.track is not None:
                 seq.track.story.decide(Choice(DraftReason.FIXED), seq.num_drafts)
-        chosen = [s for s in drafting if s not in fixed]
-        if self._offered.is_late:
-            chosen = [s for s in chosen if self._may_read(s)]
+        chosen = [s for s in drafting if s not in fixed and (not s.is_late or self._may_read(s))]
         self._choose_best(chosen, len(running), room)
+        self.ways.plan(drafting)
 
     def _may_read(self, seq: Sequence) -> bool:
         """Whether a sequence that a late drafter has not read to its end is worth reading."""
         track = seq.track
         if track is None:
             return False
+        if track.has_both:
+            return True  # weighed before
         unread, left = len(seq.tokens) - track.num_read, _useful(seq)
         if self._reading.is_worth(unread, left, is_try=not self._is_checking):
             return True
@@ -139,56 +144,74 @@ class Depth:
         track.story.decide(Choice(DraftReason.READING), 0)
         return False
 
-    def learn(self, seq: Sequence, track: Track, num_checked: int, result: RowResult) -> None:
+    def learn(self, seq: Sequence, track: Track, row: Row, result: RowResult) -> None:
         """A row of a sequence is committed."""
         if not result.tokens:
             return
-        num_checked -= result.num_unmade
+        num_checked, is_late = row.num_drafts - result.num_unmade, row.is_late
         # those that are made late are made for their check
-        self.counts["drafts_proposed"] += num_checked if self._offered.is_late else result.num_drafts
-        if result.num_judged:
-            track.rates.learn(result.num_judged, result.num_agreed)
-            self._common.learn(result.num_judged, result.num_agreed)
+        self.counts["drafts_proposed"] += result.num_drafts + (num_checked if is_late else 0)
+        ways, accepted = self.ways, len(result.tokens) - 1 if num_checked else 0
+        ways.judge(track, track.held_by, result.num_judged, result.num_agreed)
+        if is_late:
+            method = ways.method(track, is_late=True)
+            ways.judge(track, method, min(num_checked, accepted + 1), accepted)
+        if track.has_both:
+            ways.learn(track, len(result.tokens))
         if num_checked:
-            accepted = len(result.tokens) - 1
-            length = len(seq.tokens)
-            self._reading.learn(length - len(result.tokens) - track.num_read)
-            track.num_read = length
-            track.num_checked += num_checked
-            track.num_accepted += accepted
-            counts = self.counts
-            counts["draft_rows"] += 1
-            counts["drafts_checked"] += num_checked
-            counts["drafts_accepted"] += accepted
-            for i in range(accepted):
-                name = f"drafts_accepted_{i}"
-                counts[name] = counts.get(name, 0.0) + 1
+            self._count(track, num_checked, accepted, is_late=is_late)
+            if is_late:
+                length = len(seq.tokens)
+                ways.read(length - len(result.tokens) - track.num_read)
+                track.num_read = length
         elif result.num_unmade:
             track.story.why = DraftReason.NOTHING_FOUND
+        track.held_by = result.drafted.by
         track.num_idle = 0 if num_checked else track.num_idle + 1
         idle = track.num_idle - PATIENCE
         is_often = idle <= 0 or track.depth is not None or result.num_unmade > 0
         every = 1 if is_often else min(RARELY, 2 + idle // 16)
         is_asked = seq.max_drafts > 0  # what this row was planned with
         seq.max_drafts = track.most if track.num_idle % every == 0 else 0
-        accepted = len(result.tokens) - 1 if num_checked else 0
         why = f"draft_why_{track.story.commit(num_checked, accepted, is_asked=is_asked)}"
         self.counts[why] = self.counts.get(why, 0.0) + 1
 
-    def observe(self, num_rows: int, num_drafts: int, result: StepResult) -> float:
-        """A step that only decoded is over; returns the seconds that it would have taken without drafts."""
+    def _count(self, track: Track, num_checked: int, num_accepted: int, *, is_late: bool) -> None:
+        """A row checked drafts."""
+        track.num_checked += num_checked
+        track.num_accepted += num_accepted
+        method = self.ways.method(track, is_late=is_late) or self._offered.method
+        track.story.add(method, num_checked, num_accepted)
+        found = {"draft_rows": 1, "drafts_checked": num_checked, "drafts_accepted": num_accepted}
+        found |= {f"drafts_accepted_{i}": 1 for i in range(num_accepted)}
+        of_method = {"rows": 1, "checked": num_checked, "accepted": num_accepted, "first": num_accepted > 0}
+        found |= {f"drafts_by_{method}_{name}": count for name, count in of_method.items()}
+        for name, count in found.items():
+            self.counts[name] = self.counts.get(name, 0.0) + count
+
+    def observe(self, num_rows: int, planned: tuple[int, int], result: StepResult) -> float:
+        """A step that only decoded is over; returns the seconds that it would have taken without drafts.
+
+        Args:
+            num_rows: its rows.
+            planned: drafts that they were to check, and those of them that the step was to compute.
+            result: what came of it.
+        """
+        num_drafts, num_late = planned
         num_unmade = sum(row.num_unmade for row in result.rows) if num_drafts else 0
         is_reading = num_unmade > 0 and self._offered.reads
         if not is_reading:
             num_drafts -= num_unmade  # nobody reads: what the row lacked could not be drafted
+            num_late -= num_unmade
         self._reading.observe(result.seconds, result.draft_s, num_drafts, is_reading=is_reading)
         if is_reading:
             return result.seconds - result.draft_s  # the price of nothing that comes again
-        self._price.observe(num_rows, num_drafts, result.seconds)
+        late_s = self.ways.observe(num_late, result.draft_s)
+        self._price.observe(num_rows, num_drafts, result.seconds - late_s)
         if not num_drafts:
             return result.seconds
         rounds = sum(len(row.tokens) for row in result.rows) / num_rows
-        plain_s = result.seconds / self._price.ratio(num_rows, num_drafts)
+        plain_s = (result.seconds - late_s) / self._price.ratio(num_rows, num_drafts)
         self.counts["draft_step_seconds"] += result.seconds
         self.counts["draft_plain_seconds"] += rounds * plain_s
         return plain_s
@@ -198,7 +221,9 @@ class Depth:
         chances_of: list[list[float]] = []
         for i, seq in enumerate(seqs):
             count = min(seq.num_drafts, _useful(seq), room)
-            chances = seq.track.chances(self._common, count) if count > 0 and seq.track is not None else []
+            chances: list[float] = []
+            if count > 0 and seq.track is not None:
+                chances = self.ways.chances(seq.track, count, is_late=seq.is_late)
             chances_of.append(chances)
             found += [(-chance, i) for chance in chances if chance >= LEAST_CHANCE]
             seq.num_drafts = 0
@@ -208,7 +233,12 @@ class Depth:
             count = min(len(found), max(room, 0), self._num_chosen)
         else:
             self._num_held = 0
-            count = self._best(found, num_rows, room)
+            late = [seq.is_late for seq in seqs]
+            lookups = [(chance, i) for chance, i in found if not late[i]]
+            if 0 < len(lookups) < len(found):
+                rates = [self._peak(some, late, num_rows, room)[2] for some in (found, lookups)]
+                found = lookups if rates[1] > rates[0] else found
+            count = self._best(found, late, num_rows, room)
         self._num_chosen = count or self._num_chosen
         for _, i in found[:count]:
             seqs[i].num_drafts += 1
@@ -217,26 +247,43 @@ class Depth:
                 choice = self._choice if chances else Choice(DraftReason.NO_ROOM)
                 seq.track.story.decide(choice, seq.num_drafts, chances)
 
-    def _best(self, found: list[tuple[float, int]], num_rows: int, room: int) -> int:
-        """How many of these drafts, the best first, make the most of a step."""
+    def _best(self, found: list[tuple[float, int]], late: list[bool], num_rows: int, room: int) -> int:
+        """How many of these drafts, the best first, make the most of a step; `late` by sequence."""
         most = min(len(found), max(room, 0))
         if not most or self._price.is_plain_due(num_rows):
             why = DraftReason.MEASURING if most else DraftReason.NO_GAIN if room > 0 else DraftReason.NO_ROOM
             self._choice = Choice(why)
             return 0
+        best, ratio, rate = self._peak(found, late, num_rows, room)
+        gain = rate / num_rows / self._hope()
+        is_trial = self.ways.is_trying and any(late[i] for _, i in found[:best])
+        if not is_trial:
+            self._turn(is_worth=gain >= (LOSS if self._is_checking else self._gain))
+        is_on = is_trial or self._is_checking
+        why = DraftReason.PAYS if is_on else DraftReason.NO_GAIN
+        self._choice = Choice(why, ratio, gain)
+        if is_trial or not is_on:
+            return best if is_on else 0
+        return self._explored(best, most, num_rows)
+
+    def _peak(
+        self, found: list[tuple[float, int]], late: list[bool], num_rows: int, room: int
+    ) -> tuple[int, float, float]:
+        """The best number of these drafts, the cost of its step in plain ones, and tokens over that."""
+        most = min(len(found), max(room, 0))
         ratios = self._price.ratios(num_rows, most)
-        hope = self._hope()
-        tokens, best, best_rate = float(num_rows), 0, 0.0
-        for n in range(1, most + 1):
-            tokens -= found[n - 1][0]
-            rate = tokens / (ratios[n] * hope)
-            if rate > best_rate:
-                best, best_rate = n, rate
-        self._turn(is_worth=best_rate / num_rows >= (LOSS if self._is_checking else self._gain))
-        why = DraftReason.PAYS if self._is_checking else DraftReason.NO_GAIN
-        self._choice = Choice(why, ratios[best], best_rate / num_rows)
-        if not self._is_checking:
-            return 0
+        tokens, num_late = float(num_rows), 0
+        best = 0, 1.0, 0.0
+        for n, (chance, i) in enumerate(found[:most], 1):
+            tokens -= chance
+            num_late += late[i]
+            cost = ratios[n] + self.ways.added(num_rows, num_late)
+            if tokens / cost > best[2]:
+                best = n, cost, tokens / cost
+        return best
+
+    def _explored(self, best: int, most: int, num_rows: int) -> int:
+        """The number of drafts that seems best, or now and then one of which less is known."""
         steps = self._num_alike
         if steps % EXPLORE == 0 if steps >= EXPLORE else steps in EXPLORE_FIRST:
             return min(most, best + best // 2 + 1)

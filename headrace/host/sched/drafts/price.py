@@ -117,6 +117,11 @@ class StepPrice:
         curve.observe(num_drafts, seconds, self._slope_s)
         self._slope_s = self._slope_s if curve.slope_s is None else curve.slope_s
 
+    def plain_s(self, num_rows: int) -> float:
+        """Seconds of a step without drafts; 0: no step was observed."""
+        curve = self._nearest(num_rows)
+        return 0.0 if curve is None else curve.seconds(0, self._slope_s)
+
     def is_plain_due(self, num_rows: int) -> bool:
         """Whether the next step of so many rows should have no drafts, so that their gain is known."""
         curve = self._nearest(num_rows)

@@ -30,6 +30,24 @@ class Reading:
         elif not num_drafts:
             self._plain_s = seconds
 
+    @property
+    def plain_s(self) -> float:
+        """Seconds of the last step without drafts; 0: there was none."""
+        return self._plain_s
+
+    def catch_up(self, seconds: float) -> None:
+        """Tokens were read within a step that drafted, which took so much longer."""
+        self._seconds += max(0.0, seconds)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything was read so far."""
+        return self._tokens > 0
+
+    def may_try(self, cost_s: float) -> bool:
+        """Whether to read for so long to find out about drafts of which little is hoped."""
+        return self._vain_s + cost_s <= SHARE * self._total_s
+
     def learn(self, tokens: int) -> None:
         """So many tokens were read before a row was drafted for."""
         self._tokens += tokens
@@ -47,4 +65,4 @@ class Reading:
         cost_s = self.cost_s(tokens)
         if not self._plain_s or cost_s > WORTH * left * self._plain_s:
             return not self._plain_s
-        return not is_try or self._vain_s + cost_s <= SHARE * self._total_s
+        return not is_try or self.may_try(cost_s)

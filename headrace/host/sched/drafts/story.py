@@ -27,6 +27,13 @@ class Story:
     num_rows: int = 0
     accepted: list[int] = field(default_factory=list[int])
     rows: Counter[DraftReason] = field(default_factory=Counter[DraftReason])
+    by_method: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """Drafts checked and accepted."""
+
+    def add(self, method: str, num_checked: int, num_accepted: int) -> None:
+        """A row checked drafts of this method."""
+        checked, accepted = self.by_method.get(method, (0, 0))
+        self.by_method[method] = checked + num_checked, accepted + num_accepted
 
     def decide(self, choice: Choice, num_drafts: int, chances: list[float] | None = None) -> None:
         """So many drafts shall be checked of those with these chances (None: they were not weighed)."""
@@ -58,6 +65,7 @@ class Story:
             rows_by_reason=in_order(self.rows),
             num_rows=self.num_rows,
             accepted_by_place=tuple(self.accepted),
+            by_method=tuple((name, *counts) for name, counts in self.by_method.items()),
             depth=self.depth,
             chances=self.chances,
             price=self.choice.price,

@@ -1,9 +1,10 @@
-"""How often drafts of one sequence agree with what is drawn, by their place in the row."""
+"""How often drafts of one sequence agree with what is drawn, by method and by their place in the row."""
 
 from dataclasses import dataclass, field
 
 from headrace.base.tasks import MAX_DEPTH
 from headrace.host.sched.drafts.story import Story
+from headrace.host.sched.drafts.ways import Savings
 
 KEEP = 0.9
 """What is left of a count with each new one: about the last ten drafts of a place count."""
@@ -40,20 +41,34 @@ class Track:
     """Drafts that it may ask for; 0: none."""
     depth: int | None
     """Drafts of every row; None: chosen."""
-    rates: Rates = field(default_factory=lambda: Rates(KEEP))
+    has_both: bool = False
+    """It has drafts of lookups and of a drafter that computes."""
+    by_method: dict[str, Rates] = field(default_factory=dict[str, Rates])
+    held_by: str = ""
+    """The method that made the drafts that its slot holds."""
     num_checked: int = 0
     num_accepted: int = 0
     num_idle: int = 0
     """Rows since it was last worth while to check drafts."""
     num_read: int = 0
     """Tokens of the sequence that a late drafter has read."""
+    is_late: bool = False
+    """Of both kinds, what a drafter computes was chosen last."""
+    savings: Savings = field(default_factory=Savings)
     story: Story = field(default_factory=Story)
 
-    def chances(self, common: Rates, count: int) -> list[float]:
+    def of(self, method: str) -> Rates:
+        """The rates of a method's drafts."""
+        found = self.by_method.get(method)
+        if found is None:
+            found = self.by_method[method] = Rates(KEEP)
+        return found
+
+    def chances(self, common: Rates, count: int, method: str = "") -> list[float]:
         """The chance that draft 1, 2 .. `count` is accepted: that it and all before it agree."""
         found: list[float] = []
         all_so_far, before = 1.0, FIRST_RATE
-        mine = self.rates
+        mine = self.of(method)
         for i in range(min(count, MAX_DEPTH)):
             shared = (common.agreed[i] + TRUST * before) / (common.tried[i] + TRUST)
             rate = (mine.agreed[i] + TRUST * shared) / (mine.tried[i] + TRUST)

@@ -1,0 +1,206 @@
+"""A lookup beside a drafter that computes: each row checks the drafts that promise more, in virtual time."""
+
+import pytest
+
+from headrace.base.errors import ConfigError, RequestError
+from headrace.base.tasks import Speculation
+from headrace.engine.drafts.wish import offered, reason_of
+from headrace.host.sched.drafts.ways import Making, Savings, is_better, pays, worth
+from tests.kit.mixed import METHODS, MixedMachine, Rate, serve
+
+
+def always(rate: float) -> Rate:
+    return lambda _: rate
+
+
+def phases(copied: int, new: int) -> Rate:
+    """Texts that are copied, with new passages between: there the lookup finds nothing."""
+    return lambda at: 0.95 if at % (copied + new) < copied else -1.0
+
+
+def speeds(lookup: Rate, drafter: Rate, **sizes: int) -> tuple[dict[str, float], MixedMachine, int]:
+    """Tokens per second of each method; the machine of both, and how often it turned."""
+    num_prompt = sizes.pop("num_prompt", 2)
+    machines = {name: MixedMachine(lookup, drafter, num_prompt=num_prompt) for name in METHODS}
+    served = {name: serve(machines[name], method, **sizes) for name, method in METHODS.items()}
+    return (
+        {name: speed for name, (speed, _) in served.items()},
+        machines["both"],
+        served["both"][1].ways.num_turns,
+    )
+
+
+@pytest.mark.parametrize("rate", [0.95, 0.6])
+@pytest.mark.parametrize("num_prompt", [2, 400])
+def test_a_text_that_copies_is_drafted_by_the_lookup(rate, num_prompt):
+    """And the drafter reads nothing of it."""
+    found, machine, turns = speeds(always(rate), always(0.9), num_prompt=num_prompt, output=400, requests=4)
+    assert found["both"] >= 0.97 * found["lookup"] > found["drafter"]
+    assert machine.num_read == 0 or num_prompt < 16
+    assert turns <= 4
+
+
+@pytest.mark.parametrize("lookup", [-1.0, 0.1], ids=["nothing", "junk"])
+def test_a_text_that_repeats_nothing_is_drafted_by_the_drafter(lookup):
+    found, machine, turns = speeds(always(lookup), always(0.9))
+    assert found["both"] >= 0.96 * found["drafter"] > 1.5 * found["lookup"]
+    assert machine.kinds.count("d") > 500
+    assert turns <= 3
+
+
+def test_prompts_are_read_from_the_first_row_on_where_the_answers_before_repeated_nothing():
+    found, machine, _ = speeds(always(-1.0), always(0.9), num_prompt=100, output=160, requests=12)
+    assert found["both"] >= 0.95 * found["drafter"] > 1.3 * found["lookup"]
+    assert "".join(machine.kinds[-160:]).count("-") < 12
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("lookup", [-1.0, 0.1, 0.8], ids=["nothing", "junk", "copies"])
+def test_a_drafter_that_is_wrong_is_tried_seldom(lookup, rows):
+    """SP-6."""
+    found, machine, turns = speeds(always(lookup), always(0.1), rows=rows, requests=rows, warm=2000)
+    assert found["both"] >= 0.98 * found["lookup"]
+    assert machine.kinds.count("d") <= 24
+    assert turns <= 12 * rows
+
+
+def test_a_drafter_that_becomes_right_is_found_again():
+    """In answers that begin: the longer one goes on, the more of it is unread."""
+    machine = MixedMachine(always(-1.0), lambda _: 0.95 if len(machine.kinds) > 1500 else 0.0)
+    serve(machine, METHODS["both"], requests=80, output=100)
+    assert machine.kinds[:1500].count("d") <= 24
+    assert machine.kinds[-300:].count("d") > 200
+
+
+@pytest.mark.parametrize(("copied", "new"), [(60, 10), (20, 60), (200, 200), (8, 8)])
+def test_texts_that_copy_and_go_on_by_turns_are_no_slower_than_with_the_better_of_both(copied, new):
+    """Short passages are not worth what the drafter would read behind the lookup; long ones are."""
+    found, machine, turns = speeds(phases(copied, new), always(0.9), num_prompt=200)
+    best = max(found["lookup"], found["drafter"])
+    assert found["both"] >= 0.95 * best
+    assert turns <= 2 * 2000 // (copied + new) + 4
+    if (copied, new) == (60, 10):
+        assert machine.num_read == 0
+    if (copied, new) == (200, 200):
+        assert found["both"] > 1.05 * best
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_swings_where_both_are_worth_the_same(seed):
+    machine = MixedMachine(always(0.5), always(0.9), seed=seed)
+    speed, drafts = serve(machine, METHODS["both"])
+    assert drafts.ways.num_turns <= 8  # of about 1000 rows
+    alone = [
+        serve(MixedMachine(always(0.5), always(0.9), seed=seed), METHODS[m])[0] for m in ("lookup", "drafter")
+    ]
+    assert alone[0] == pytest.approx(alone[1], rel=0.06), alone
+    assert speed >= 0.95 * min(alone)
+
+
+def test_worth_of_drafts():
+    assert worth([], [1.0]) == 1.0
+    assert worth([0.5, 0.25], [1.0, 1.25, 2.0]) == pytest.approx(1.5 / 1.25)
+    assert worth([0.5, 0.25], [1.0, 1.25, 2.0], is_fixed=True) == pytest.approx(1.75 / 2.0)
+    assert worth([0.1], [1.0, 2.0]) == 1.0  # none is checked
+
+
+def test_the_other_kind_must_be_worth_more_by_a_margin():
+    assert [is_better(late, 2.0, is_late=False) for late in (2.0, 2.09, 2.11)] == [False, False, True]
+    assert [is_better(late, 2.0, is_late=True) for late in (1.9, 1.91, 2.0)] == [False, True, True]
+    assert not is_better(1.0, 1.0, is_late=True)
+
+
+def test_a_pass_of_a_drafter_serves_all_rows():
+    making = Making()
+    assert making.each_s(4, 0.02) == pytest.approx(0.001)
+    making.observe(4, 8, 0.016)
+    assert making.each_s(4, 1.0) == pytest.approx(0.002)
+    assert making.each_s(1, 1.0) == pytest.approx(0.008)
+    assert making.each_s(8, 1.0) == pytest.approx(0.002)  # not seen: no cheaper than what was
+    making.observe(4, 8, 16.0)
+    assert making.each_s(4, 1.0) < 0.0025
+
+
+def test_savings_count_what_would_have_been_read():
+    savings, none = Savings(), Savings()
+    savings.learn(1, 0.5)
+    assert savings.each(none, 0.1) == pytest.approx(0.5 / 4)
+    savings.learn(5, 0.0)
+    kept = 0.98**5
+    expected = (0.5 * kept - 0.1 * 5) / (3 + kept + 5)
+    assert savings.each(none, 0.1) == pytest.approx(expected)
+    assert Savings().each(savings, 0.1) == pytest.approx((0.5 * kept - 0.5) / (kept + 5))
+    assert not pays(0.0, 0.0, 10, 1000)
+    assert pays(4.8, 0.1, 0, 1000)
+    assert not pays(4.9, 0.1, 0, 1000)
+    assert pays(7.7, 0.1, 10, 1000)
+    assert not pays(0.8, 0.1, 10, 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "depth", "source", "beside"),
+    [
+        ("auto,draft=m", "draft", None, "m", "auto"),
+        ("suffix,early-exit=4,depth=3", "early-exit", 3, "4", "suffix"),
+        ("ngram,draft=/a=b, c/x,depth=2", "draft", 2, "/a=b, c/x", "ngram"),
+        ("auto,draft", "draft", None, "", "auto"),
+        ("auto,eagle,depth=2", "eagle", 2, "", "auto"),
+    ],
+)
+def test_forms_with_a_lookup_beside(text, method, depth, source, beside):
+    found = Speculation.parse(text)
+    assert found == Speculation(method, depth, source, beside)
+    assert found.is_late
+    assert found.lookup == beside
+    assert found.names == (beside, method)
+
+
+@pytest.mark.parametrize(
+    "text", ["auto,ngram", "off,draft=x", "draft,auto", ",draft=x", "draft,eagle=x", "auto,ngram,draft=x"]
+)
+def test_other_joined_forms_are_refused(text):
+    with pytest.raises(RequestError, match="must be METHOD or METHOD,depth=K"):
+        Speculation.parse(text)
+
+
+def test_lookups_come_first():
+    with pytest.raises(ConfigError, match="lookups come first, as in auto,draft=x"):
+        offered("draft=x,auto")
+    with pytest.raises(ConfigError, match=r"must be one of off, auto, ngram, suffix, .*, got 'letters'"):
+        offered("letters,draft=x")
+    with pytest.raises(ConfigError, match="draft needs draft=MODEL"):
+        offered("auto,draft")
+    assert "the lookup drafts or draft" in reason_of(offered("auto,draft=x"))
+
+
+@pytest.mark.parametrize(
+    ("wish", "offers", "gives"),
+    [
+        ("off", "auto,draft=x", "off"),
+        ("auto", "auto,draft=x", "auto"),
+        ("ngram", "auto,draft=x,depth=4", "ngram,depth=4"),
+        ("draft", "auto,draft=x,depth=4", "draft=x,depth=4"),
+        ("auto,draft,depth=2", "auto,draft=x,depth=4", "auto,draft=x,depth=2"),
+        ("suffix,draft=x", "auto,draft=x", "suffix,draft=x"),
+        ("suffix", "suffix,draft=x", "suffix"),
+    ],
+)
+def test_a_request_wishes_within_what_the_engine_has(wish, offers, gives):
+    assert Speculation.parse(wish).within(Speculation.parse(offers)) == Speculation.parse(gives)
+
+
+@pytest.mark.parametrize(
+    ("wish", "offers", "says"),
+    [
+        ("auto,draft", "draft=x", "auto,draft was asked for, but only draft runs here"),
+        ("auto,draft", "auto", "only auto runs here; start with --speculate auto,draft=MODEL"),
+        ("ngram", "suffix,draft=x", "only suffix and draft run here; .* or ask for suffix or draft or off"),
+        ("medusa", "auto,draft=x", "only auto and draft run here"),
+        ("draft=y", "auto,draft=x", "draft was started with something else here"),
+        ("auto,draft", "off", "auto,draft was asked for, but speculation is off here"),
+        ("auto,draft,depth=5", "auto,draft=x,depth=4", "at most 4 here, got 5"),
+    ],
+)
+def test_a_wish_beyond_it_is_refused(wish, offers, says):
+    with pytest.raises(RequestError, match=says):
+        Speculation.parse(wish).within(Speculation.parse(offers))
