@@ -162,6 +162,15 @@ def test_an_answer_is_drafted_from_its_first_token_on():
     assert ask(proposer, ANNA, [0, 3, 4]) == [5, 6, 7, 8]
 
 
+def test_the_edge_counts_where_both_answers_begin():
+    memory = _answers.Memory(100)
+    memory.keep(ANNA, [1, 2, 3, 4])
+    answers = memory.of(ANNA)
+    assert answers is not None
+    assert told(answers.voters([*PROMPT, 1, 2], len(PROMPT), 4)) == [(3, [3, 4])]
+    assert told(answers.voters([*PROMPT, 9, 1, 2], len(PROMPT), 4)) == [(2, [3, 4])]
+
+
 def test_answers_of_others_and_under_other_salts_are_not_drafted_from():
     proposer, plain = remembering(), suffix.Suffix()
     finish(proposer, ANNA, [1, 2, 3, 4, 5])
