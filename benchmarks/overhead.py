@@ -94,7 +94,7 @@ class Native:
     """A native program whose `run` can be replaced."""
 
     def __init__(self, program: Any) -> None:
-        self.run = program.run
+        self.run, self.maxima = program.run, program.maxima
 
 
 def tiny(folder: Path) -> Path:

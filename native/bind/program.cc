@@ -60,6 +60,14 @@ nb::object run(nb::handle self, const Array<int32_t, 1> &token_ids, const Array<
     return nb::cast(nb::ndarray<nb::numpy, float>(const_cast<float *>(program.output()), 2, shape, self, strides));
 }
 
+// The maxima of the output as a numpy view [most rows, groups], or None.
+nb::object maxima(nb::handle self) {
+    const Program &program = *nb::cast<BoundProgram &>(self).program;
+    if (!program.maxima()) return nb::none();
+    const size_t shape[2] = {static_cast<size_t>(program.limits().max_logits), static_cast<size_t>(program.maxima_ld())};
+    return nb::cast(nb::ndarray<nb::numpy, float>(const_cast<float *>(program.maxima()), 2, shape, self));
+}
+
 // A value of the program as a numpy view of its memory, [most rows, columns].
 nb::object value(nb::handle self, const RefTuple &ref) {
     const Program::Rectangle found = nb::cast<BoundProgram &>(self).program->value(to_ref(ref));
@@ -193,6 +201,7 @@ void bind_program(nb::module_ &module) {
              })
         .def("finish", [](BoundProgram &p, const RefTuple &output) { p.program->finish(to_ref(output)); })
         .def("value", &value, nb::arg("ref"))
+        .def("maxima", &maxima)
         .def("run", &run, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(), nb::arg("row_of").noconvert(),
              nb::arg("query_start").noconvert(), nb::arg("key_len").noconvert(), nb::arg("tables").noconvert(),
              nb::arg("rope_rows").noconvert(), nb::arg("logit_rows").noconvert())

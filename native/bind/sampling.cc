@@ -66,6 +66,7 @@ struct BatchArrays {
         SampleArgs args = {};
         args.logits = rows.data + s * rows.ld;
         args.vocab = rows.vocab;
+        if (maxima) args.maxima = maxima->data() + size_t(s) * maxima->shape(1);
         args.temperature = temperature.data()[s];
         args.top_k = top_k.data()[s];
         args.top_p = top_p.data()[s];
@@ -92,10 +93,22 @@ struct BatchArrays {
         return args;
     }
 
+    // Whether every row is found by looking at its maxima: less work than waking a thread.
+    bool is_light(const LogitRows &rows) const {
+        for (int32_t s = 0; s < rows.rows; s++)
+            if (!maxima || seen_start || bias_start || mask_row || !(temperature.data()[s] < 1e-6f) || num_logprobs.data()[s] >= 0) return false;
+        return true;
+    }
+
     int32_t max_logprobs = 0;
 
   private:
     void read_optional(nb::handle batch, const LogitRows &rows) {
+        if (!batch.attr("maxima").is_none()) {
+            maxima = array_attribute<float, 2>(batch, "maxima");
+            column(*maxima, "maxima", rows.rows);
+            if (maxima->shape(1) != (static_cast<size_t>(rows.vocab) + kMaximaGroup - 1) / kMaximaGroup) fail("maxima need one column per 64 tokens of the vocabulary");
+        }
         if (nb::object seen = batch.attr("seen"); !seen.is_none()) {
             seen_start = array_attribute<int32_t, 1>(seen, "start");
             seen_ids = array_attribute<int32_t, 1>(seen, "ids");
@@ -125,6 +138,7 @@ struct BatchArrays {
     std::optional<Array<int32_t, 1>> seen_start, seen_ids, seen_counts, bias_start, bias_ids, mask_row;
     std::optional<Array<float, 1>> bias_values;
     std::optional<Array<uint32_t, 2>> masks;
+    std::optional<Array<float, 2>> maxima;
 };
 
 struct Results {
@@ -141,7 +155,8 @@ struct Results {
 };
 
 // f(row, scratch) for every row; each thread takes the next row.
-template <class F> void for_rows(Runtime &runtime, const LogitRows &rows, F f) {
+// `alone`: this thread does all, as waking the others costs more than it gives.
+template <class F> void for_rows(Runtime &runtime, const LogitRows &rows, bool alone, F f) {
     nb::gil_scoped_release release;
     std::lock_guard<std::mutex> lock(runtime.scratch_mutex);
     const size_t slice = round_up(4 * size_t(rows.vocab) + kScratchExtra, kAlign);
@@ -152,7 +167,7 @@ template <class F> void for_rows(Runtime &runtime, const LogitRows &rows, F f) {
         float *scratch = reinterpret_cast<float *>(runtime.scratch->data() + slice * thread);
         for (int32_t s; (s = next.fetch_add(1)) < rows.rows;) f(s, scratch);
     };
-    if (rows.rows == 1) work(0, 1);             // one row: waking the others costs more than it gives
+    if (alone || rows.rows == 1) work(0, 1);
     else if (rows.rows > 1) runtime.pool->run(work);
 }
 
@@ -160,7 +175,7 @@ nb::tuple sample(Runtime &runtime, const Logits &logits, nb::handle batch) {
     const LogitRows rows = check_logits(logits);
     const BatchArrays arrays(batch, rows);
     Results results(rows.rows, arrays.max_logprobs);
-    for_rows(runtime, rows, [&](int32_t s, float *scratch) {
+    for_rows(runtime, rows, arrays.is_light(rows), [&](int32_t s, float *scratch) {
         SampleArgs args = arrays.row(s, rows);
         args.scratch = scratch;
         args.top_ids = results.top_ids + size_t(s) * results.max_k;
@@ -181,7 +196,7 @@ nb::tuple logprobs(Runtime &runtime, const Logits &logits, const Array<int32_t, 
     for (int32_t s = 0; s < rows.rows; s++)
         if (wanted[s] < 0 || wanted[s] >= rows.vocab) fail("a token is outside the vocabulary");
     Results results(rows.rows, k);
-    for_rows(runtime, rows, [&](int32_t s, float *) {
+    for_rows(runtime, rows, false, [&](int32_t s, float *) {
         results.tokens[s] = wanted[s];
         runtime.kernels->logprobs(rows.data + s * rows.ld, rows.vocab, wanted[s], k, &results.logprobs[s], &results.ranks[s],
                                   results.top_ids + size_t(s) * k, results.top_logprobs + size_t(s) * k);

@@ -40,7 +40,7 @@ namespace {
 
 #define HEADRACE_TABLE(isa)                                                                                          \
     {#isa, 2, isa::quantize_rows, isa::matmul, isa::embed, isa::rms_norm, isa::head_norm, isa::rope, isa::kv_write,     \
-     isa::attention, isa::glu, isa::add, isa::softcap, isa::sample, isa::logprobs}
+     isa::attention, isa::glu, isa::add, isa::softcap, isa::group_maxima, isa::sample, isa::logprobs}
 
 const Kernels kPortable = HEADRACE_TABLE(portable);
 #if defined(HEADRACE_HAS_AVX2)

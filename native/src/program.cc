@@ -280,10 +280,11 @@ void Program::add(Op op, std::shared_ptr<FloatVector> vector) {
     ops_.push_back(std::move(op));
 }
 
-// Panels in order, cut where the bytes read so far pass a thread's share.
+// Panels in order, cut where the bytes read so far pass a thread's share, at whole groups of maxima where these are made.
 Shares Program::plan_shares(const Op &op, int threads) const {
     Shares result;
     const MatrixGroup &group = groups_[op.group];
+    const int32_t unit = op.makes_maxima ? kMaximaGroup / 16 : 1;
     double total = 0, before = 0;
     for (const auto &part : group.parts) total += double(part->panels()) * part->view.panel_bytes;
     result.panels.assign(threads, {});
@@ -291,8 +292,8 @@ Shares Program::plan_shares(const Op &op, int threads) const {
         const double bytes = group.parts[i]->view.panel_bytes;
         const int32_t panels = group.parts[i]->panels();
         const auto cut = [&](int thread) {
-            const double at = (total * thread / threads - before) / bytes;
-            return static_cast<int32_t>(std::min<double>(panels, std::max(0.0, at + 0.5)));
+            const double at = (total * thread / threads - before) / bytes / unit;
+            return std::min(panels, unit * static_cast<int32_t>(std::min<double>(panels, std::max(0.0, at + 0.5))));
         };
         for (int t = 0; t < threads; t++) {
             const int32_t begin = cut(t), end = t + 1 == threads ? panels : cut(t + 1);
@@ -327,6 +328,15 @@ Shares Program::plan_gated_shares(const Op &op, int threads) const {
     return result;
 }
 
+// A product that makes the output, and that nothing changes afterwards, makes the maxima too.
+void Program::mark_output() {
+    Op *last = nullptr;
+    for (Op &op : ops_)
+        if (op.out.buffer == output_.buffer) last = &op;
+    if (!last || last->kind != OpKind::Matmul || last->accumulate || groups_[last->group].parts.size() != 1) return;
+    last->makes_maxima = last->out.column == 0 && last->out.width == output_.width;
+}
+
 // With many rows every thread does the same kind of share, so operations between two barriers are one stage of chunks.
 void Program::plan_stages() {
     for (int32_t i = 0; i < static_cast<int32_t>(ops_.size()); i++) {
@@ -343,9 +353,12 @@ void Program::place_scratch() {
             floats = std::max(floats, attention_scratch_floats(limits_.max_tokens, limits_.max_rows, op.attention.heads,
                                                                op.attention.head_size,
                                                                limits_.table_width * kv_->shape().block_size));
+    const bool has_maxima = std::any_of(ops_.begin(), ops_.end(), [](const Op &op) { return op.makes_maxima; });
     const size_t own = private_bytes_ * pool_->size();
-    scratch_ = std::make_unique<Region>(own + checked_product({floats, 4}) + kAlign);
-    attention_scratch_ = reinterpret_cast<float *>(scratch_->data() + own);
+    const size_t maxima = has_maxima ? bytes_of_rows(limits_.max_logits, maxima_ld()) : 0;
+    scratch_ = std::make_unique<Region>(own + maxima + checked_product({floats, 4}) + kAlign);
+    if (has_maxima) maxima_ = reinterpret_cast<float *>(scratch_->data() + own);
+    attention_scratch_ = reinterpret_cast<float *>(scratch_->data() + own + maxima);
 }
 
 void Program::finish(const Ref &output) {
@@ -354,6 +367,7 @@ void Program::finish(const Ref &output) {
     if (output.buffer == kNone || buffers_[output.buffer].rows != Rows::Logits || output.column != 0)
         fail("a program ends in a buffer of logits");
     output_ = output;
+    mark_output();
     for (Op &op : ops_) {
         if (op.kind != OpKind::Matmul && op.kind != OpKind::GatedMatmul) continue;
         const auto plan = op.kind == OpKind::Matmul ? &Program::plan_shares : &Program::plan_gated_shares;

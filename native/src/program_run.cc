@@ -9,6 +9,8 @@
 
 namespace headrace {
 
+constexpr int32_t kMaxRowsInBlocks = 64;    // with more, their activations would be read anew from far for every block
+
 // One thread's walk through one step.
 class Executor {
   public:
@@ -119,7 +121,19 @@ class Executor {
             const MatmulArgs args = {&group.parts[s.part]->view, at(op.a), ld(op.a), group.has_quant() ? &q : nullptr,
                                      op.vector ? op.vector + first : nullptr, at(out) + first, ld(out), 0, rows_,
                                      s.panel_begin, s.panel_end, op.accumulate};
+            if (op.makes_maxima) multiply_with_maxima(args);
+            else k_.matmul(&args);
+        }
+    }
+    // Blocks of columns whose results are still in the first cache when their maxima are looked for.
+    void multiply_with_maxima(MatmulArgs args) {
+        constexpr int32_t kGroupPanels = kMaximaGroup / 16, kFloats = 6 << 10;
+        const int32_t end = args.panel_end, step = std::max(1, kFloats / kMaximaGroup / rows_) * kGroupPanels;
+        for (; args.panel_begin < end; args.panel_begin = args.panel_end) {
+            args.panel_end = rows_ > kMaxRowsInBlocks ? end : std::min(end, args.panel_begin + step);
             k_.matmul(&args);
+            k_.group_maxima(args.y, args.ldy, args.w->n, 0, rows_, args.panel_begin / kGroupPanels,
+                            (args.panel_end + kGroupPanels - 1) / kGroupPanels, p_.maxima_, size_t(p_.maxima_ld()));
         }
     }
     void matmul(const Op &op) { multiply(op, op.quant, op.out); }

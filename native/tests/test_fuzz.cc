@@ -149,7 +149,7 @@ void fuzz_sample(Random &r) {
     Exact allowed(4 * words, pick(r, {(uint8_t)0, (uint8_t)0xff, (uint8_t)0x11}));
     a.num_logprobs = pick(r, {-1, 0, 1, 20, vocab});
     a.num_logprobs = std::min(a.num_logprobs, vocab);
-    const bool masked = r.below(3) == 0;
+    const bool masked = r.below(3) == 0, is_known = r.below(2) == 0;
     const size_t k = (size_t)std::max(a.num_logprobs, 0);
     int32_t token = -1, error = -1;
     for (const Kernels *kernels : kernel_sets()) {
@@ -157,6 +157,10 @@ void fuzz_sample(Random &r) {
         std::memcpy(row.bytes(), logits.data(), 4 * (size_t)vocab);
         SampleArgs b = a;
         b.logits = row.as<float>(), b.scratch = scratch.as<float>(), b.top_ids = ids.as<int32_t>(), b.top_logprobs = best.as<float>();
+        const size_t groups = ((size_t)vocab + kMaximaGroup - 1) / kMaximaGroup;
+        Exact maxima(4 * groups);
+        kernels->group_maxima(row.as<float>(), 0, vocab, 0, 1, 0, (int32_t)groups, maxima.as<float>(), 0);
+        b.maxima = is_known ? maxima.as<float>() : nullptr;
         b.seen_ids = seen.as<int32_t>(), b.seen_counts = counts.as<int32_t>(), b.num_seen = num_seen;
         b.bias_ids = bias.as<int32_t>(), b.bias_values = values.as<float>(), b.num_bias = num_bias;
         b.allowed = masked ? allowed.as<uint32_t>() : nullptr;

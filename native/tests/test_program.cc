@@ -1,4 +1,5 @@
 // Step programs without Python: checks of sizes at building and running, where barriers fall, private rows.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -151,6 +152,48 @@ static void check_refusals() {
     expect_refused([&] { w.kv->fill(5, 0); }, "a block outside the pool");
 }
 
+// embed -> select -> product, whose result is the output: vocabularies that end within a panel and within a group of maxima
+static void build_head(World &w, int vocab) {
+    Program &p = w.program;
+    const int32_t x = p.add_buffer({0, kWidth, Rows::Tokens, kShared}), wanted = p.add_buffer({4096, kWidth, Rows::Logits, kShared});
+    const int32_t out = p.add_buffer({8192, vocab, Rows::Logits, kShared});
+    Op embed = make(OpKind::Embed, {}, {x, 0, kWidth});
+    embed.group = p.add_group({w.matrix(kVocab, kWidth)});
+    embed.number = 1;
+    p.add(embed, nullptr);
+    p.add(make(OpKind::Select, {x, 0, kWidth}, {wanted, 0, kWidth}), nullptr);
+    Op head = make(OpKind::Matmul, {wanted, 0, kWidth}, {out, 0, vocab});
+    head.group = p.add_group({w.matrix(vocab, kWidth)});
+    p.add(head, nullptr);
+    p.finish({out, 0, vocab});
+}
+
+static void check_maxima() {
+    for (const char *isa : {"portable", "avx2", "avx512", "neon", "neondot"}) {
+        const Kernels *kernels = find_kernels(isa);
+        if (!kernels) continue;
+        for (int threads : {1, 2, 5})
+            for (int vocab : {1, 17, 64, 130, 1000}) {
+                World w(threads, kernels);
+                build_head(w, vocab);
+                const size_t ld = size_t(w.program.maxima_ld());
+                expect(ld == size_t(vocab + 63) / 64 && w.program.maxima(), "a head makes maxima");
+                for (int tokens : {1, 3, kTokens}) {
+                    step(w, tokens);
+                    for (int row = 0; row < tokens; row++)
+                        for (size_t g = 0; g < ld; g++) {
+                            const float *begin = w.program.output() + size_t(row) * vocab + 64 * g;
+                            const float most = *std::max_element(begin, begin + std::min(size_t(64), size_t(vocab) - 64 * g));
+                            expect(w.program.maxima()[row * ld + g] == most, "the maxima are those of the output");
+                        }
+                }
+            }
+    }
+    World w(2, best_kernels());
+    build(w);
+    expect(!w.program.maxima(), "an output that no product makes has no maxima");
+}
+
 // Threads that come late at random: kernels that sleep now and then.
 static std::atomic<uint32_t> calls{0};
 
@@ -207,6 +250,7 @@ int main() {
     check_late_threads();
     check_two_callers();
     check_running();
+    check_maxima();
     check_refusals();
     std::puts("program: all is well");
 }

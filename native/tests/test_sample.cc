@@ -53,7 +53,7 @@ struct Outcome {
     std::vector<float> top_logprobs;
 };
 
-Outcome run(const Kernels &k, Request r) {
+Outcome run_once(const Kernels &k, Request r, const float *maxima) {
     const std::vector<float> before = r.logits;
     std::vector<float> scratch(r.logits.size() + 16384);
     Outcome o;
@@ -62,6 +62,7 @@ Outcome run(const Kernels &k, Request r) {
     SampleArgs a = {};
     a.logits = r.logits.data();
     a.vocab = (int32_t)r.logits.size();
+    a.maxima = maxima;
     a.temperature = r.temperature;
     a.top_k = r.top_k;
     a.top_p = r.top_p;
@@ -89,6 +90,18 @@ Outcome run(const Kernels &k, Request r) {
     o.error = a.error;
     o.logprob = a.logprob;
     return o;
+}
+
+// The same with and without maxima that were made before.
+Outcome run(const Kernels &k, const Request &r) {
+    const int32_t vocab = (int32_t)r.logits.size(), groups = (vocab + kMaximaGroup - 1) / kMaximaGroup;
+    std::vector<float> maxima((size_t)groups);
+    k.group_maxima(r.logits.data(), 0, vocab, 0, 1, 0, groups, maxima.data(), 0);
+    const Outcome plain = run_once(k, r, nullptr), known = run_once(k, r, maxima.data());
+    check(plain.token == known.token && plain.rank == known.rank && plain.error == known.error && plain.top_ids == known.top_ids,
+          "known maxima: token %d (%d), else %d (%d)", known.token, known.error, plain.token, plain.error);
+    check(same_bits({plain.logprob}, {known.logprob}) && same_bits(plain.top_logprobs, known.top_logprobs), "known maxima change log-probabilities");
+    return plain;
 }
 
 std::vector<int32_t> in_order(const std::vector<float> &v) {
@@ -393,10 +406,38 @@ void check_distribution() {
     }
 }
 
+// Of any part of the rows and groups: the largest of each group, +inf where one is +inf or NaN, nothing else written.
+void check_group_maxima() {
+    Random random(11);
+    for (const Kernels *k : kernel_sets())
+        for (int32_t width : {1, 7, 63, 64, 65, 128, 200, 1000}) {
+            const int32_t rows = 3, groups = (width + 63) / 64;
+            std::vector<float> x((size_t)rows * width), out((size_t)rows * groups, 77.0f);
+            for (float &v : x) v = random.normal();
+            for (const float odd : {NAN, INFINITY, -INFINITY, -0.0f}) {
+                x[random.below((int32_t)x.size())] = odd;
+                for (int32_t begin = 0; begin <= groups; begin++) {
+                    std::fill(out.begin(), out.end(), 77.0f);
+                    k->group_maxima(x.data(), width, width, 1, rows, begin, groups, out.data(), groups);
+                    for (int32_t i = 0; i < rows * groups; i++) {
+                        float most = -INFINITY;
+                        for (int32_t c = 64 * (i % groups); c < std::min(width, 64 * (i % groups) + 64); c++) {
+                            const float v = x[(size_t)(i / groups) * width + c];
+                            most = std::isnan(v) ? INFINITY : std::max(most, v);
+                        }
+                        if (i < groups || i % groups < begin) most = 77.0f;
+                        check(out[i] == most, "%s: maximum %d of width %d is %g, not %g", k->name, i, width, out[i], most);
+                    }
+                }
+            }
+        }
+}
+
 }  // namespace
 
 int main() {
     check_philox();
+    check_group_maxima();
     check_random(1500, {1, 2, 7, 31, 64, 65, 100, 1000, 4097});
     check_random(400, {16321, 16385, 20000, 40001});             // long enough to walk from a guess
     check_guesses();

@@ -134,6 +134,26 @@ class TestNative:
                 for name in ("tokens", "logprobs", "ranks", "top_ids", "top_logprobs"):
                     assert getattr(got, name).tobytes() == getattr(first, name).tobytes()
 
+    def test_known_maxima_change_nothing(self):
+        rows = 24
+        values = logits(rows)
+        values[3, 7], values[4, 300], values[5] = np.nan, np.inf, -np.inf
+        values[6, [20, 200]] = 99.0
+        padded = np.pad(values, ((0, 0), (0, 19)), constant_values=-np.inf)
+        with np.errstate(invalid="ignore"):
+            maxima = padded.reshape(rows, 5, 64).max(2)
+        maxima[np.isnan(maxima)] = np.inf
+        greedy = {"temperature": np.zeros(rows, np.float32), "num_logprobs": i32([-1] * rows)}
+        for isa in bind.available_isas():
+            backend = bind.choose_backend("native", isa, 2)
+            for changes in ({}, greedy):
+                plain = backend.sample(values, batch(rows, **changes))
+                known = backend.sample(values, batch(rows, maxima=maxima, **changes))
+                assert plain.errors.tolist() == [0, 0, 0, 1, 1, 1] + [0] * (rows - 6)
+                for name in ("tokens", "logprobs", "ranks", "errors", "top_ids", "top_logprobs"):
+                    assert getattr(known, name).tobytes() == getattr(plain, name).tobytes()
+            assert known.tokens[6] == 20
+
     def test_bad_sampling_input_raises(self):
         backend, rows = start("native"), 2
         wrong = [
@@ -146,6 +166,9 @@ class TestNative:
             {"bias": TokenBias(start=i32([0, 0, 1]), ids=i32([0, 1]), values=np.zeros(2, np.float32))},
             {"allowed": AllowedMask(row=i32([0, 1]), masks=np.zeros((1, 10), np.uint32))},
             {"allowed": AllowedMask(row=i32([0, 0]), masks=np.zeros((1, 9), np.uint32))},
+            {"maxima": np.zeros((2, 4), np.float32)},
+            {"maxima": np.zeros((1, 5), np.float32)},
+            {"maxima": np.zeros((2, 5), np.float64)},
         ]
         for changes in wrong:
             with pytest.raises(ShapeError):

@@ -105,6 +105,29 @@ def test_any_split_into_rows_and_chunks_gives_the_same_bits(model, tiny):
                 assert tiny.run(rows, ids, some).tobytes() == wanted[some].tobytes()
 
 
+@pytest.mark.parametrize("scheme", ["q8_0", "q4_k", "f16"])
+def test_a_head_makes_the_maxima_of_its_logits(scheme, tiny):
+    rng, vocab = np.random.default_rng(5), 333
+    weights, values = random_weight(rng, scheme, vocab, 256), np.float32(rng.standard_normal((90, 256)))
+    values[1, 7] = np.nan
+    for isa, threads, fused in VARIANTS:
+        backend = native(isa, threads, fused)
+        embed, head = backend.matrix([float_weight(values)]), backend.matrix([weights])
+        kv = backend.kv_pool(geometry(block_size=96), 1)
+        program = backend.compile(
+            lambda ops, ctx, embed=embed, head=head: ops.linear(
+                ops.select(ctx, ops.embed(ctx, embed, 1.0)), head
+            ),
+            StepLimits(max_tokens=90, max_rows=1, max_logits=90, table_width=1),
+            kv,
+        )
+        for tokens in (1, 4, 5, 16, 64, 65, 90):
+            out = program.run(Rows([(0, tokens, [0])], 1).context(kv))
+            wanted = np.maximum.reduceat(np.nan_to_num(out, nan=np.inf), range(0, vocab, 64), axis=1)
+            assert (program.maxima == wanted).all(), (isa, threads, fused, tokens)
+    assert tiny.program.maxima is None  # its last operation is a soft cap
+
+
 @pytest.mark.parametrize("starts", [(0, 300, 509), (509, 510, 511), (40, 511, 590)])
 def test_claimed_attention_with_and_without_a_cut_gives_the_same_bits(model, starts):
     """Splits of 512 keys: only items with several of them are cut, and folded by whoever is done last."""

@@ -225,6 +225,8 @@ def test_sa9_broken_weights_end_requests_with_an_error():
     program = core.runner._parts.program
 
     class Poisoned:
+        maxima = None
+
         def run(self, ctx):
             logits = program.run(ctx)
             bad = [s for s, t in enumerate(ctx.logit_rows) if ctx.tables[ctx.row_of[t], 0] == 0]

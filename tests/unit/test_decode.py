@@ -32,9 +32,9 @@ class Spy:
         self.count, self._finish = 0, subject.finish
         subject.finish = self.finish
 
-    def finish(self, rows, logits):
+    def finish(self, rows, logits, maxima):
         self.count += 1
-        return self._finish(rows, logits)
+        return self._finish(rows, logits, maxima)
 
 
 def schedule(seed, steps=60):

@@ -90,6 +90,8 @@ def test_rows_that_do_not_draw_have_no_logits():
 class Counting:
     """A program whose likeliest next token is (token + position) mod V; it notes the order of events."""
 
+    maxima = None
+
     def __init__(self, nan_token=None):
         self.nan_token = nan_token
         self.events = []

@@ -135,10 +135,7 @@ class ForwardContext:
     tables: I32
     """[R, M] block ids."""
     rope_rows: I32
-    """[T] row of the angle tables for each token.
-
-    Equal to `positions` unless the RoPE kind depends on the length.
-    """
+    """[T] row of the angle tables for each token: `positions` unless the RoPE kind depends on the length."""
     logit_rows: I32
     """[S] indices into T whose logits are wanted, ascending."""
     kv: KVPool
@@ -215,15 +212,20 @@ class Program(Protocol):
     """A forward pass made ready: run eagerly, or recorded once and replayed."""
 
     def run(self, ctx: ForwardContext) -> F32:
-        """Logits [S, V] float32.
-
-        Valid until the next run. Writes this step's keys and values into `ctx.kv`.
-        """
+        """Logits [S, V] float32, valid until the next run. Writes this step's keys and values to `ctx.kv`."""
         ...
 
     @property
     def kept(self) -> Sequence[F32]:
         """What the last run kept (`Ops.keep`), [T or S, columns] each; valid until the next run."""
+        ...
+
+    @property
+    def maxima(self) -> F32 | None:
+        """[S, ceil(V / 64)]: the largest of every 64 logits of the last run, +inf for +inf and NaN.
+
+        None: not made. Valid until the next run, and while nobody changes the logits.
+        """
         ...
 
 
@@ -264,14 +266,13 @@ class SampleBatch:
     seen: "SeenTokens | None" = None
     bias: "TokenBias | None" = None
     allowed: "AllowedMask | None" = None
+    maxima: F32 | None = None
+    """`Program.maxima` of these rows of logits; None: the backend finds what it needs itself."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SeenTokens:
-    """Tokens of prompt and output for penalties.
-
-    Distinct ids with their count in the output (0: prompt only).
-    """
+    """Distinct tokens of prompt and output, for penalties, with their count in the output (0: prompt)."""
 
     start: I32
     """[S+1]"""

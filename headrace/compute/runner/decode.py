@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.base.step import Row, RowResult
-from headrace.compute.ops.api import I32, Backend, ForwardContext, KVPool, SampleBatch, Sampled
+from headrace.compute.ops.api import F32, I32, Backend, ForwardContext, KVPool, SampleBatch, Sampled
 from headrace.compute.runner.draws import error_text
 from headrace.compute.runner.inputs import RopeRows
 from headrace.compute.runner.state import DeviceState
@@ -99,8 +99,9 @@ class Decode:
         self._next = [start + 1 for start in starts]
         return context
 
-    def finish(self, rows: Sequence[Row], logits: NDArray[np.float32]) -> list[RowResult]:
-        """Draw, and take the drawn tokens into the slots."""
+    def finish(self, rows: Sequence[Row], logits: F32, maxima: F32 | None = None) -> list[RowResult]:
+        """Draw, and take the drawn tokens into the slots; `maxima` are those of `Program`."""
+        self._batch.maxima = maxima
         sampled = self._backend.sample(logits, self._batch)
         if any(sampled.errors.tolist()):
             return self._finish_broken(rows, sampled)

@@ -40,17 +40,32 @@ class Draws:
         self._state = state
         self._backend = backend
 
-    def take(self, pieces: Sequence[Piece], logits: F32, outcomes: Sequence[Outcome]) -> None:
-        """Report and draw; `logits` [S, V] may be overwritten. Outcomes are those of all rows of the step."""
+    def take(
+        self,
+        pieces: Sequence[Piece],
+        logits: F32,
+        outcomes: Sequence[Outcome],
+        maxima: F32 | None = None,
+    ) -> None:
+        """Report and draw; `logits` [S, V] may be overwritten, `maxima` are those of `Program`.
+
+        Outcomes are those of all rows of the step.
+        """
         offsets = np.cumsum([0, *(p.logits for p in pieces)])
         for piece, first in zip(pieces, offsets[:-1].tolist(), strict=True):
             if piece.reports:
                 self._report(piece, logits[first : first + piece.count], outcomes[piece.row])
         drawing = [(p, end - p.draws) for p, end in zip(pieces, offsets[1:].tolist(), strict=True) if p.draws]
         if drawing:
-            self._draw(drawing, logits, outcomes)
+            self._draw(drawing, logits, outcomes, maxima)
 
-    def _draw(self, drawing: list[tuple[Piece, int]], logits: F32, outcomes: Sequence[Outcome]) -> None:
+    def _draw(
+        self,
+        drawing: list[tuple[Piece, int]],
+        logits: F32,
+        outcomes: Sequence[Outcome],
+        maxima: F32 | None,
+    ) -> None:
         draws: list[Draw] = []
         for piece, _ in drawing:
             drafts = self._drafts(piece)
@@ -59,13 +74,15 @@ class Draws:
         within = np.arange(len(draws)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         ends = np.array([p.start + p.count - p.draws + 1 for p, _ in drawing])
         rows = np.repeat([first for _, first in drawing], sizes) + within
-        wanted = logits if len(rows) == logits.shape[0] else logits[rows]
+        if len(rows) != logits.shape[0]:
+            logits, maxima = logits[rows], None if maxima is None else maxima[rows]
         batch = self._state.sampling.batch(
             draws,
             np.array([d.slot for d in draws], np.intp),
             (np.repeat(ends, sizes) + within).astype(np.int32),
         )
-        sampled = self._backend.sample(wanted, batch)
+        batch.maxima = maxima
+        sampled = self._backend.sample(logits, batch)
         tokens, errors = sampled.tokens.tolist(), sampled.errors.tolist()
         first = 0
         for piece, _ in drawing:

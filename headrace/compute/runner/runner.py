@@ -91,7 +91,8 @@ class Runner:
         if plan.rows:
             context = self._decode.prepare(plan.rows)
             if context is not None:
-                results = self._decode.finish(plan.rows, self._compute(context))
+                logits = self._compute(context)
+                results = self._decode.finish(plan.rows, logits, self._parts.program.maxima)
                 drafting = self._parts.drafting
                 if drafting is not None:
                     if drafting.watches:
@@ -118,7 +119,7 @@ class Runner:
             if is_first:  # not before: the masks are made while the program runs
                 self._state.sampling.set_masks(plan.masks)
                 is_first = False
-            self._draws.take(pieces, logits, outcomes)
+            self._draws.take(pieces, logits, outcomes, self._parts.program.maxima)
             drafting = self._parts.drafting
             if drafting is not None and drafting.watches:
                 drafting.observe(seen_in_pass(pieces, outcomes, context, self._parts.program.kept))

@@ -92,6 +92,8 @@ class Chain:
         slots = np.array([draw.slot for draw in draws], np.intp)
         batch = self._state.sampling.batch(draws, slots, np.array(positions, np.int32))
         batch.num_logprobs = np.full(len(draws), -1, np.int32)
+        if logits.shape[1] == self._vocab:
+            batch.maxima = self._program.maxima
         sampled = self._backend.sample(_fit(logits, self._vocab), batch)
         pairs = zip(sampled.tokens.tolist(), sampled.errors.tolist(), strict=True)
         return [None if error else token for token, error in pairs]

@@ -181,8 +181,11 @@ struct AttentionArgs {
     int32_t workers = 0;                // threads at work when shares are more than threads (claimed chunks); 0: as many
 };
 
+constexpr int32_t kMaximaGroup = 64;         // columns of logits that have one maximum in common
+
 struct SampleArgs {                     // one row of logits -> one token; see compute/sampling for the meaning
-    float *logits; int32_t vocab;       // processed in place
+    const float *logits; int32_t vocab;
+    const float *maxima;                // [ceil(vocab / 64)] as group_maxima makes them, or null: looked for here
     float temperature; int32_t top_k; float top_p, min_p;
     float repetition, presence, frequency;
     const int32_t *seen_ids; const int32_t *seen_counts; int32_t num_seen;   // count = times in the output (0: prompt only)
@@ -221,6 +224,9 @@ struct Kernels {
     void (*add)(const float *a, size_t lda, const float *b, size_t ldb, float *y, size_t ldy, int32_t width,
                 int32_t row_begin, int32_t row_end);
     void (*softcap)(float *x, size_t ldx, float cap, int32_t width, int32_t row_begin, int32_t row_end);
+    // maxima[row][g] = the largest of columns [64 g, 64 g + 64) of x; +inf if one of them is +inf or NaN
+    void (*group_maxima)(const float *x, size_t ldx, int32_t width, int32_t row_begin, int32_t row_end, int32_t group_begin,
+                         int32_t group_end, float *maxima, size_t ldm);
     void (*sample)(SampleArgs *args);
     // log-softmax value of `token`, its rank (1 = best), and the k best; used for prompt log-probabilities
     void (*logprobs)(const float *logits, int32_t vocab, int32_t token, int32_t k, float *logprob, int32_t *rank,

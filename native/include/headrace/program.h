@@ -87,6 +87,7 @@ struct Op {
     int32_t activation = 0;
     int32_t gate_column = 0, up_column = 0;             // gated matmul: the halves in b
     bool accumulate = false;            // matmul: add to `out` what was there
+    bool makes_maxima = false;          // matmul whose result is the output: also the maxima of its groups of columns
     AngleTable angles = {nullptr, nullptr, 0, 0};
     AttentionShape attention = {0, 0, 0, 0, 0, 0};
     Shares shares, chunks;              // products: per thread, and per chunk that any thread may claim
@@ -120,6 +121,9 @@ class Program {
     void check(const StepInputs &inputs) const;
     void run(const StepInputs &inputs);
     const float *output() const;
+    // The maxima of each 64 columns of the output (Kernels::group_maxima), rows of maxima_ld() floats; null: not made.
+    const float *maxima() const { return maxima_; }
+    int32_t maxima_ld() const { return (output_.width + kMaximaGroup - 1) / kMaximaGroup; }
     int32_t output_ld() const { return buffers_[output_.buffer].ld; }
     int32_t output_width() const { return output_.width; }
     // A value between runs, rows of `ld` floats: inputs are written before a run, results read after it. The plan of memory must
@@ -155,6 +159,7 @@ class Program {
     void check_sequences(const Batch &batch) const;
     Shares plan_shares(const Op &op, int count) const;
     Shares plan_gated_shares(const Op &op, int count) const;
+    void mark_output();
     void plan_stages();
     void run_shares(const StepInputs &inputs, int thread, int threads);
     void run_claimed(const StepInputs &inputs, int thread);
@@ -182,7 +187,7 @@ class Program {
     size_t private_bytes_ = 0;          // of one thread
     std::vector<int32_t> shared_rows_, shared_keys_;        // memory of share_prefixes
     std::vector<uint8_t> shared_listed_;
-    float *attention_scratch_ = nullptr;
+    float *attention_scratch_ = nullptr, *maxima_ = nullptr;
     uint32_t attention_arrivals_[kAttentionShares] = {};
     double seconds_[static_cast<int>(OpKind::kCount)] = {};
 };

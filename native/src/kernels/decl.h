@@ -34,6 +34,8 @@ void glu(const float *gate, const float *up, size_t ldx, float *y, size_t ldy, i
 void add(const float *a, size_t lda, const float *b, size_t ldb, float *y, size_t ldy, int32_t width,
          int32_t row_begin, int32_t row_end);
 void softcap(float *x, size_t ldx, float cap, int32_t width, int32_t row_begin, int32_t row_end);
+void group_maxima(const float *x, size_t ldx, int32_t width, int32_t row_begin, int32_t row_end, int32_t group_begin,
+                  int32_t group_end, float *maxima, size_t ldm);
 void sample(SampleArgs *args);
 void logprobs(const float *logits, int32_t vocab, int32_t token, int32_t k, float *logprob, int32_t *rank,
               int32_t *top_ids, float *top_logprobs);

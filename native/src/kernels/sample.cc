@@ -209,13 +209,30 @@ void report(const Scores &raw, float top, int32_t token, int32_t k, float *logpr
     for (int32_t i = 0; i < k; i++) top_logprobs[i] = (raw.values[top_ids[i]] - top) - norm;
 }
 
+// Whether the token is the largest raw logit and nothing else is asked for, while the maxima of its groups are known.
+bool is_argmax(const SampleArgs &a) {
+    return a.maxima != nullptr && a.vocab > 0 && a.temperature < kGreedyBelow && a.num_logprobs < 0 && !has_edits(a);
+}
+
+// The first largest logit, found by the maxima; -1: one is NaN or +inf, or there is nothing but -inf.
+int32_t argmax(const SampleArgs &a) {
+    const int32_t groups = (a.vocab - 1) / kMaximaGroup + 1;
+    const float top = largest_of(a.maxima, groups);
+    if (!(top < kInfinity) || top == kMinusInfinity) return -1;
+    int32_t g = 0;
+    while (g < groups - 1 && a.maxima[g] != top) g++;
+    for (int32_t i = g * kMaximaGroup; i < least(a.vocab, (g + 1) * kMaximaGroup); i++)
+        if (a.logits[i] == top) return i;
+    return -1;
+}
+
 // Steps 3 to 10; returns the token or sets an error. `raw` holds the open logits.
 int32_t choose(SampleArgs &a, const Scores &raw, float top) {
     if (!has_edits(a) && a.temperature < kGreedyBelow) return first_of(raw, top);
     Scores s;
     if (has_edits(a)) {
         edit(a, a.scratch);
-        if (!open_scores(a.scratch, a.vocab, &s, &top)) return a.error = kErrorNumeric, -1;
+        if (!open_scores(a.scratch, a.vocab, nullptr, &s, &top)) return a.error = kErrorNumeric, -1;
         if (top == kMinusInfinity) return a.error = kErrorNothingLeft, -1;
         if (a.temperature < kGreedyBelow) return first_of(s, top);
     } else {
@@ -227,15 +244,37 @@ int32_t choose(SampleArgs &a, const Scores &raw, float top) {
 
 }  // namespace
 
+void group_maxima(const float *x, size_t ldx, int32_t width, int32_t row_begin, int32_t row_end, int32_t group_begin,
+                  int32_t group_end, float *maxima, size_t ldm) {
+    const int32_t whole = width / kMaximaGroup, rest = width % kMaximaGroup;
+    for (int32_t row = row_begin; row < row_end; row++) {
+        float *out = maxima + row * ldm;
+        for (int32_t g = group_begin; g < group_end; g++) {
+            const float *p = x + row * ldx + (size_t)g * kMaximaGroup;
+            float tail[kMaximaGroup];
+            if (g == whole) {
+                for (int32_t i = 0; i < kMaximaGroup; i++) tail[i] = i < rest ? p[i] : kMinusInfinity;
+                p = tail;
+            }
+            out[g] = largest_or_infinity(p, kMaximaGroup);
+        }
+    }
+}
+
 void sample(SampleArgs *args) {
     SampleArgs &a = *args;
     a.token = -1;
     a.logprob = 0.0f;
     a.rank = 0;
     a.error = 0;
+    if (is_argmax(a)) {
+        a.token = argmax(a);
+        if (a.token < 0) a.error = kErrorNumeric;
+        return;
+    }
     Scores scores;
     float top;
-    if (!open_scores(a.logits, a.vocab, &scores, &top) || top == kMinusInfinity) {
+    if (!open_scores(a.logits, a.vocab, a.maxima, &scores, &top) || top == kMinusInfinity) {
         a.error = kErrorNumeric;
         return;
     }
@@ -249,7 +288,7 @@ void logprobs(const float *logits, int32_t vocab, int32_t token, int32_t k, floa
               int32_t *top_ids, float *top_logprobs) {
     Scores scores;
     float top;
-    if (open_scores(logits, vocab, &scores, &top) && top > kMinusInfinity) {
+    if (open_scores(logits, vocab, nullptr, &scores, &top) && top > kMinusInfinity) {
         report(scores, top, token, k, logprob, rank, top_ids, top_logprobs);
         return;
     }

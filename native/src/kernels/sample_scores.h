@@ -4,6 +4,7 @@
 // ordered by (value descending, id ascending); every filter keeps a prefix of that order, described by its last place
 // (`Limit`).
 #pragma once
+#include "headrace/kernels.h"
 #include "kernels/elementwise_math.h"
 
 namespace headrace {
@@ -74,8 +75,33 @@ inline float raw_bound(const Scores &s, float value) {
     return nth_float((int32_t)high);
 }
 
-// Group maxima of raw values; `top` is the largest. Returns false if a value is NaN or +inf, or the row is too long.
-inline bool open_scores(const float *values, int32_t count, Scores *s, float *top) {
+// The largest of n values, n a multiple of 16; +inf if one of them is +inf or NaN.
+HR_INLINE float largest_or_infinity(const float *p, int32_t n) {
+    const F8 infinity = splat(kInfinity);
+    const auto finite = [&](const float *at) {
+        const F8 v = load(at);
+        return select(less(v, infinity), v, infinity);
+    };
+    F8 a = finite(p), b = finite(p + 8);
+    for (int32_t i = 16; i < n; i += 16) {
+        a = max(a, finite(p + i));
+        b = max(b, finite(p + i + 8));
+    }
+    return largest_lane(max(a, b));
+}
+
+HR_INLINE float largest_of(const float *values, int32_t n) {
+    F8 top = splat(kMinusInfinity);
+    int32_t i = 0;
+    for (; i + 8 <= n; i += 8) top = max(top, load(values + i));
+    float rest = largest_lane(top);
+    for (; i < n; i++) rest = greatest(rest, values[i]);
+    return rest;
+}
+
+// Group maxima of raw values, or those that are known (kernels.h); `top` is the largest. Returns false if a value is NaN
+// or +inf, or the row is too long.
+inline bool open_scores(const float *values, int32_t count, const float *known, Scores *s, float *top) {
     if (count <= 0 || count > kMaxGroups * kMaxTail) return false;
     s->values = values;
     s->count = count;
@@ -86,23 +112,14 @@ inline bool open_scores(const float *values, int32_t count, Scores *s, float *to
     s->groups = (count - 1) / s->group + 1;
     const int32_t whole = (s->groups - 1) * s->group;
     for (int32_t i = 0; i < s->group; i++) s->tail[i] = whole + i < count ? values[whole + i] : kMinusInfinity;
-    M8 good = equal(splat((int32_t)0), splat((int32_t)0));
-    const F8 infinity = splat(kInfinity);
-    *top = kMinusInfinity;
-    for (int32_t g = 0; g < s->groups; g++) {
-        const float *p = s->group_at(g);
-        F8 a = load(p), b = load(p + 8);
-        good = good & less(a, infinity) & less(b, infinity);
-        for (int32_t i = 16; i < s->group; i += 16) {
-            const F8 c = load(p + i), d = load(p + i + 8);
-            good = good & less(c, infinity) & less(d, infinity);
-            a = max(a, c);
-            b = max(b, d);
-        }
-        s->maxima[g] = largest_lane(max(a, b));
-        *top = greatest(*top, s->maxima[g]);
-    }
-    return bits(good) == 0xff;
+    if (known != nullptr && s->group == kMaximaGroup)
+        std::memcpy(s->maxima, known, (size_t)s->groups * sizeof(float));
+    else if (s->group == kMaximaGroup)      // a constant: the loop inside is unrolled
+        for (int32_t g = 0; g < s->groups; g++) s->maxima[g] = largest_or_infinity(s->group_at(g), kMaximaGroup);
+    else
+        for (int32_t g = 0; g < s->groups; g++) s->maxima[g] = largest_or_infinity(s->group_at(g), s->group);
+    *top = largest_of(s->maxima, s->groups);
+    return *top < kInfinity;
 }
 
 // Makes raw scores scaled ones. Scaling keeps the order, so the maxima scale along.

@@ -247,9 +247,7 @@ inline float smallest(const Scores &s) {
 }
 
 inline float largest(const Scores &s) {
-    float top = kMinusInfinity;
-    for (int32_t g = 0; g < s.groups; g++) top = greatest(top, s.maxima[g]);
-    return top;
+    return largest_of(s.maxima, s.groups);
 }
 
 inline double weight_of(const Scores &s, bool by_mass, float value) {

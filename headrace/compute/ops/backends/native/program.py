@@ -27,6 +27,7 @@ class NativeProgram:
         self._kept: list[tuple[F32, bool]] = [
             (builder.value(value), value.rows == LOGITS) for value in recording.kept
         ]
+        self._maxima: F32 | None = self.native.maxima()
         self._sizes = (0, 0)
 
     def run(self, ctx: ForwardContext) -> F32:
@@ -59,6 +60,11 @@ class NativeProgram:
         """See `Program.kept`."""
         tokens, logits = self._sizes
         return [values[: logits if of_logits else tokens] for values, of_logits in self._kept]
+
+    @property
+    def maxima(self) -> F32 | None:
+        """See `Program.maxima`."""
+        return None if self._maxima is None else self._maxima[: self._sizes[1]]
 
     def _take_given(self, ctx: ForwardContext) -> None:
         rows = len(ctx.token_ids)

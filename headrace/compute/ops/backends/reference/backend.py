@@ -30,6 +30,7 @@ class ReferenceProgram:
     def __init__(self, forward: Forward) -> None:
         self.forward = forward
         self.kept: Sequence[F32] = ()
+        self.maxima: F32 | None = None
 
     def run(self, ctx: ForwardContext) -> F32:
         """Logits [S, V] of a step."""
