@@ -27,7 +27,7 @@ std::vector<float> normals(float deviation) {
 }
 
 struct Row {
-    std::vector<float> logits, scratch = std::vector<float>(kVocab + 16384), top_logprobs = std::vector<float>(32);
+    std::vector<float> logits, maxima, scratch = std::vector<float>(kVocab + 16384), top_logprobs = std::vector<float>(32);
     std::vector<int32_t> top_ids = std::vector<int32_t>(32), seen_ids, seen_counts;
     std::vector<uint32_t> allowed = std::vector<uint32_t>(kVocab / 32, 0xfffffffeu);
     SampleArgs args = {};
@@ -41,6 +41,12 @@ struct Row {
         args.num_logprobs = -1;
         args.top_ids = top_ids.data();
         args.top_logprobs = top_logprobs.data();
+    }
+    void know_maxima() {
+        const int32_t groups = (kVocab + kMaximaGroup - 1) / kMaximaGroup;
+        maxima.resize((size_t)groups);
+        portable_kernels()->group_maxima(logits.data(), 0, kVocab, 0, 1, 0, groups, maxima.data(), 0);
+        args.maxima = maxima.data();
     }
     void penalize() {
         args.repetition = 1.1f;
@@ -73,6 +79,7 @@ void bench_deviation(const Kernels &kernels, float deviation) {
     std::printf("deviation %g (best / median of %d)\n", deviation, kRepetitions);
     const auto run = [&](const char *name, auto set) { bench_case(kernels, deviation, name, set); };
     run("greedy", [](SampleArgs &a, Row &) { a.temperature = 0; });
+    run("greedy, maxima known", [](SampleArgs &a, Row &r) { a.temperature = 0, r.know_maxima(); });
     run("temperature 0.8", [](SampleArgs &a, Row &) { a.temperature = 0.8f; });
     run("temperature 0.8, 20 logprobs", [](SampleArgs &a, Row &) { a.temperature = 0.8f, a.num_logprobs = 20; });
     run("min_p 0.05", [](SampleArgs &a, Row &) { a.temperature = 0.8f, a.min_p = 0.05f; });

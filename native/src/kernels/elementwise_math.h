@@ -56,7 +56,7 @@ HR_INLINE F8 exp_nonpositive(F8 x) {
     p = fma(p, f, splat(0x1.62e430p-1f));
     p = fma(p, f, splat(1.0f));
     const F8 scaled = as_float(as_int(p) + shift_left<23>(to_int(n)));
-    return select(tiny, zero(), scaled);
+    return zero_where(tiny, scaled);
 }
 
 // 1 / (1 + e^-x), without overflow at either end.

@@ -9,7 +9,11 @@
 namespace headrace {
 namespace HR_ISA {
 
-constexpr int32_t kNoiseBlock = 32;          // ids of one call
+#if defined(HR_SIMD_AVX512)
+constexpr int32_t kNoiseBlock = 64;          // ids of one call
+#else
+constexpr int32_t kNoiseBlock = 32;
+#endif
 constexpr float kNoiseBound = 16.64f;        // above -log(-log(1 - 2^-24)) = 16.6355 and its rounding
 
 struct NoiseKey {
@@ -43,8 +47,6 @@ HR_INLINE Products multiply_wide(I8 a, uint32_t m) {
 #endif
 }
 
-struct NoiseWords { I8 word[4]; };           // lane j of word[w] belongs to id `first` + 4 j + w
-
 // The keys of the ten rounds, in 64-bit words.
 struct RoundKeys {
     uint64_t k[10][2];
@@ -56,64 +58,113 @@ struct RoundKeys {
     }
 };
 
-#if defined(HR_SIMD_AVX2)
-HR_INLINE __m256i xor3(__m256i a, __m256i b, __m256i c) {
 #if defined(HR_SIMD_AVX512)
-    return _mm256_ternarylogic_epi64(a, b, c, 0x96);
-#else
-    return _mm256_xor_si256(_mm256_xor_si256(a, b), c);
+using WideWord = __m512i;
+HR_INLINE WideWord wide_splat(int64_t x) { return _mm512_set1_epi64(x); }
+HR_INLINE WideWord wide_add(WideWord a, WideWord b) { return _mm512_add_epi64(a, b); }
+HR_INLINE WideWord wide_product(WideWord a, WideWord b) { return _mm512_mul_epu32(a, b); }
+HR_INLINE WideWord wide_high(WideWord a) { return _mm512_srli_epi64(a, 32); }
+HR_INLINE WideWord wide_xor(WideWord a, WideWord b, WideWord c) { return _mm512_ternarylogic_epi64(a, b, c, 0x96); }
+#elif defined(HR_SIMD_AVX2)
+using WideWord = __m256i;
+HR_INLINE WideWord wide_splat(int64_t x) { return _mm256_set1_epi64x(x); }
+HR_INLINE WideWord wide_add(WideWord a, WideWord b) { return _mm256_add_epi64(a, b); }
+HR_INLINE WideWord wide_product(WideWord a, WideWord b) { return _mm256_mul_epu32(a, b); }
+HR_INLINE WideWord wide_high(WideWord a) { return _mm256_srli_epi64(a, 32); }
+HR_INLINE WideWord wide_xor(WideWord a, WideWord b, WideWord c) { return _mm256_xor_si256(_mm256_xor_si256(a, b), c); }
 #endif
-}
 
-// Four counters in 64-bit lanes: words lie in the low halves, the high halves hold what the last product left there.
+#if defined(HR_SIMD_AVX2)
+// Counters in 64-bit lanes: words lie in the low halves, the high halves hold what the last product left there.
 struct WideCounters {
-    __m256i c[4];
+    WideWord c[4];
 
     // The state after the first round, which starts from (block, position, 0, 0).
-    HR_INLINE WideCounters(__m256i block, const RoundKeys &keys) {
-        const __m256i p = _mm256_mul_epu32(block, _mm256_set1_epi64x(0xD2511F53));
-        c[0] = _mm256_set1_epi64x((int64_t)((uint32_t)keys.position ^ keys.k[0][0]));
-        c[1] = _mm256_setzero_si256();
-        c[2] = _mm256_xor_si256(_mm256_srli_epi64(p, 32), _mm256_set1_epi64x((int64_t)keys.k[0][1]));
+    HR_INLINE WideCounters(WideWord block, const RoundKeys &keys) {
+        const WideWord p = wide_product(block, wide_splat(0xD2511F53));
+        c[0] = wide_splat((int64_t)((uint32_t)keys.position ^ keys.k[0][0]));
+        c[1] = wide_splat(0);
+        c[2] = wide_xor(wide_high(p), wide_splat((int64_t)keys.k[0][1]), c[1]);
         c[3] = p;
     }
-    HR_INLINE void round(__m256i k0, __m256i k1) {
-        const __m256i p = _mm256_mul_epu32(c[0], _mm256_set1_epi64x(0xD2511F53)), q = _mm256_mul_epu32(c[2], _mm256_set1_epi64x(0xCD9E8D57));
-        c[0] = xor3(_mm256_srli_epi64(q, 32), k0, c[1]);
+    HR_INLINE void round(WideWord k0, WideWord k1) {
+        const WideWord p = wide_product(c[0], wide_splat(0xD2511F53)), q = wide_product(c[2], wide_splat(0xCD9E8D57));
+        c[0] = wide_xor(wide_high(q), k0, c[1]);
         c[1] = q;
-        c[2] = xor3(_mm256_srli_epi64(p, 32), k1, c[3]);
+        c[2] = wide_xor(wide_high(p), k1, c[3]);
         c[3] = p;
     }
 };
-#endif
 
-// The top 23 bits of the words of ids [first, first + 32), first a multiple of 4.
-HR_INLINE NoiseWords noise_words(const RoundKeys &keys, int32_t first) {
-#if defined(HR_SIMD_AVX2)
-    const __m256i block = _mm256_set1_epi64x(first / 4);
-    WideCounters even(_mm256_add_epi64(block, _mm256_setr_epi64x(0, 2, 4, 6)), keys);
-    WideCounters odd(_mm256_add_epi64(block, _mm256_setr_epi64x(1, 3, 5, 7)), keys);
-    HR_UNROLL for (int round = 1; round < 10; round++) {
-        const __m256i k0 = _mm256_set1_epi64x((int64_t)keys.k[round][0]), k1 = _mm256_set1_epi64x((int64_t)keys.k[round][1]);
-        even.round(k0, k1);
-        odd.round(k0, k1);
-    }
-    NoiseWords out;
-    HR_UNROLL for (int w = 0; w < 4; w++)
-        out.word[w] = {_mm256_srli_epi32(_mm256_blend_epi32(even.c[w], _mm256_slli_epi64(odd.c[w], 32), 0xaa), 9)};
-    return out;
+// The top 23 bits of the words of ids [first, first + kNoiseBlock), first a multiple of 4: lane j of word[w] belongs to id
+// first + 4 j + w.
+struct NoiseWords {
+    WideWord word[4];
+
+    HR_INLINE NoiseWords(const RoundKeys &keys, int32_t first) {
+        const WideWord block = wide_splat(first / 4);
+#if defined(HR_SIMD_AVX512)
+        const WideWord twos = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
 #else
-    I8 c0 = lane_index() + splat(first / 4), c1 = splat(keys.position), c2 = splat((int32_t)0), c3 = c2;
-    for (const uint64_t (&k)[2] : keys.k) {
-        const Products p = multiply_wide(c0, 0xD2511F53u), q = multiply_wide(c2, 0xCD9E8D57u);
-        c0 = q.high ^ c1 ^ splat((int32_t)k[0]);
-        c1 = q.low;
-        c2 = p.high ^ c3 ^ splat((int32_t)k[1]);
-        c3 = p.low;
-    }
-    return {{shift_right_zero<9>(c0), shift_right_zero<9>(c1), shift_right_zero<9>(c2), shift_right_zero<9>(c3)}};
+        const WideWord twos = _mm256_setr_epi64x(0, 2, 4, 6);
 #endif
-}
+        WideCounters even(wide_add(block, twos), keys), odd(wide_add(wide_add(block, twos), wide_splat(1)), keys);
+        HR_UNROLL for (int round = 1; round < 10; round++) {
+            const WideWord k0 = wide_splat((int64_t)keys.k[round][0]), k1 = wide_splat((int64_t)keys.k[round][1]);
+            even.round(k0, k1);
+            odd.round(k0, k1);
+        }
+        HR_UNROLL for (int w = 0; w < 4; w++) {
+#if defined(HR_SIMD_AVX512)
+            word[w] = _mm512_srli_epi32(_mm512_mask_blend_epi32(0xaaaa, even.c[w], _mm512_slli_epi64(odd.c[w], 32)), 9);
+#else
+            word[w] = _mm256_srli_epi32(_mm256_blend_epi32(even.c[w], _mm256_slli_epi64(odd.c[w], 32), 0xaa), 9);
+#endif
+        }
+    }
+    HR_INLINE bool is_any_from(int32_t least) const {
+#if defined(HR_SIMD_AVX512)
+        const WideWord most = _mm512_max_epi32(_mm512_max_epi32(word[0], word[1]), _mm512_max_epi32(word[2], word[3]));
+        return _mm512_cmpgt_epi32_mask(most, _mm512_set1_epi32(least - 1)) != 0;
+#else
+        const WideWord most = _mm256_max_epi32(_mm256_max_epi32(word[0], word[1]), _mm256_max_epi32(word[2], word[3]));
+        return _mm256_movemask_epi8(_mm256_cmpgt_epi32(most, _mm256_set1_epi32(least - 1))) != 0;
+#endif
+    }
+    HR_INLINE void store_by_id(int32_t *ids) const {
+        int32_t lanes[4][kNoiseBlock / 4];
+        std::memcpy(lanes, word, sizeof lanes);
+        for (int32_t i = 0; i < kNoiseBlock; i++) ids[i] = lanes[i % 4][i / 4];
+    }
+};
+#else
+// The same in 32-bit lanes.
+struct NoiseWords {
+    I8 word[4];
+
+    HR_INLINE NoiseWords(const RoundKeys &keys, int32_t first) {
+        I8 c0 = lane_index() + splat(first / 4), c1 = splat(keys.position), c2 = splat((int32_t)0), c3 = c2;
+        for (const uint64_t (&k)[2] : keys.k) {
+            const Products p = multiply_wide(c0, 0xD2511F53u), q = multiply_wide(c2, 0xCD9E8D57u);
+            c0 = q.high ^ c1 ^ splat((int32_t)k[0]);
+            c1 = q.low;
+            c2 = p.high ^ c3 ^ splat((int32_t)k[1]);
+            c3 = p.low;
+        }
+        const I8 all[4] = {c0, c1, c2, c3};
+        for (int w = 0; w < 4; w++) word[w] = shift_right_zero<9>(all[w]);
+    }
+    HR_INLINE bool is_any_from(int32_t least) const {
+        const I8 most = max(max(word[0], word[1]), max(word[2], word[3]));
+        return bits(greater(most, splat(least - 1))) != 0;
+    }
+    HR_INLINE void store_by_id(int32_t *ids) const {
+        int32_t lanes[4][8];
+        for (int32_t w = 0; w < 4; w++) store(lanes[w], word[w]);
+        for (int32_t i = 0; i < kNoiseBlock; i++) ids[i] = lanes[i % 4][i / 4];
+    }
+};
+#endif
 
 // -log(-log((n + 0.5) 2^-23)) for 0 <= n < 2^23.
 HR_INLINE F8 gumbel(I8 n) {

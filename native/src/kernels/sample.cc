@@ -20,31 +20,75 @@ namespace {
 
 constexpr float kGreedyBelow = 1e-6f;
 constexpr int32_t kErrorNumeric = 1, kErrorNothingLeft = 2;
-constexpr int32_t kLaneBits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
 
 bool has_edits(const SampleArgs &a) { return a.allowed != nullptr || a.num_bias > 0 || a.num_seen > 0; }
 
-// Steps 3 to 5 on a copy of the logits.
-void edit(const SampleArgs &a, float *scores) {
-    if (a.allowed == nullptr) {
-        std::memcpy(scores, a.logits, (size_t)a.vocab * sizeof(float));
-    } else {
-        const I8 lane_bit = load(kLaneBits);
-        int32_t i = 0;
-        for (; i + 8 <= a.vocab; i += 8) {
-            const I8 allowed = splat((int32_t)(a.allowed[i / 32] >> (i % 32))) & lane_bit;
-            store(scores + i, select(equal(allowed, lane_bit), load(a.logits + i), splat(kMinusInfinity)));
+// Step 3: a copy of the logits with -inf outside the mask, and its maxima, which are those of `raw` at first.
+void copy_allowed(const SampleArgs &a, const Scores &raw, float *scores, float *maxima) {
+    const F8 never = splat(kMinusInfinity);
+    for (int32_t g = 0; g < raw.groups; g++) {
+        const int32_t first = g * raw.group, end = least(first + raw.group, a.vocab);
+        uint32_t every = 0xffffffffu, any = 0;
+        for (int32_t w = first / 32; w < (end + 31) / 32; w++) every &= a.allowed[w], any |= a.allowed[w];
+        if (every == 0xffffffffu) {
+            std::memcpy(scores + first, a.logits + first, (size_t)(end - first) * sizeof(float));
+            continue;
         }
-        for (; i < a.vocab; i++) scores[i] = a.allowed[i / 32] >> (i % 32) & 1 ? a.logits[i] : kMinusInfinity;
+        F8 most = never;
+        int32_t i = first;
+        if (any == 0)
+            for (; i + 8 <= end; i += 8) store(scores + i, never);
+        for (; i + 8 <= end; i += 8) {
+            const F8 v = select(lanes_of(a.allowed[i / 32] >> (i % 32) & 0xff), load(a.logits + i), never);
+            most = max(most, v);
+            store(scores + i, v);
+        }
+        maxima[g] = largest_lane(most);
+        for (; i < end; i++) {
+            scores[i] = a.allowed[i / 32] >> (i % 32) & 1 ? a.logits[i] : kMinusInfinity;
+            maxima[g] = greatest(maxima[g], scores[i]);
+        }
     }
-    for (int32_t i = 0; i < a.num_bias; i++) scores[a.bias_ids[i]] += a.bias_values[i];
+}
+
+// Steps 4 and 5. Marks the groups whose maximum may be another one afterwards.
+void edit_tokens(const SampleArgs &a, const Scores &s, float *scores, uint8_t *marked) {
+    const auto set = [&](int32_t id, float value) {
+        const int32_t g = id / s.group;
+        if (scores[id] >= s.maxima[g] || !(value <= s.maxima[g])) marked[g] = 1;     // a NaN too
+        scores[id] = value;
+    };
+    for (int32_t i = 0; i < a.num_bias; i++) set(a.bias_ids[i], scores[a.bias_ids[i]] + a.bias_values[i]);
     for (int32_t i = 0; i < a.num_seen; i++) {
-        float *l = scores + a.seen_ids[i];
+        float l = scores[a.seen_ids[i]];
         const float count = (float)a.seen_counts[i];
-        *l = *l > 0 ? *l / a.repetition : *l * a.repetition;
-        *l -= count * a.frequency;
-        if (a.seen_counts[i] > 0) *l -= a.presence;
+        l = l > 0 ? l / a.repetition : l * a.repetition;
+        l -= count * a.frequency;
+        if (a.seen_counts[i] > 0) l -= a.presence;
+        set(a.seen_ids[i], l);
     }
+}
+
+// Steps 3 to 5 on a copy of the logits; `top` is the largest then. False if one is NaN or +inf.
+bool open_edited(const SampleArgs &a, const Scores &raw, Scores *s, float *top) {
+    float *scores = a.scratch;
+    uint8_t marked[kMaxGroups];
+    s->values = scores;
+    s->count = raw.count;
+    s->group = raw.group;
+    s->groups = raw.groups;
+    s->shift = 0.0f;
+    s->divisor = 1.0f;
+    std::memcpy(s->maxima, raw.maxima, (size_t)raw.groups * sizeof(float));
+    std::memset(marked, 0, (size_t)raw.groups);
+    if (a.allowed != nullptr) copy_allowed(a, raw, scores, s->maxima);
+    else std::memcpy(scores, a.logits, (size_t)a.vocab * sizeof(float));
+    edit_tokens(a, *s, scores, marked);
+    pad_tail(s);
+    for (int32_t g = 0; g < s->groups; g++)
+        if (marked[g]) s->maxima[g] = largest_or_infinity(s->group_at(g), s->group);
+    *top = largest_of(s->maxima, s->groups);
+    return *top < kInfinity;
 }
 
 // e^maximum of eight groups, 0.999 of it and 0 where the maximum may lie outside the limit.
@@ -86,18 +130,23 @@ int32_t least_word(float d) {
     return halvings > 22 ? (1 << 23) - 2 : (1 << 23) - (1 << (23 - halvings)) - 1;
 }
 
-// Step 10 for ids [first, first + 32), whose values start at p. A word below `least` cannot lift one of them to the best.
+// Whether one of the values of a block is at least `bound`.
+HR_INLINE bool is_any_kept(const float *p, float bound) {
+    if (bound == kMinusInfinity) return true;
+    F8 highest = load(p);
+    HR_UNROLL for (int32_t i = 8; i < kNoiseBlock; i += 8) highest = max(highest, load(p + i));
+    return bits(less_equal(splat(bound), highest)) != 0;
+}
+
+// Step 10 for a block of ids from `first` on, whose values start at p. A word below `least` cannot lift one of them to the best.
 HR_INLINE void draw_block(const Scores &s, const RoundKeys &keys, Limit limit, float bound, const float *p, int32_t first, int32_t least,
                           Best *best) {
-    const F8 highest = max(max(load(p), load(p + 8)), max(load(p + 16), load(p + 24)));
-    if (bits(less_equal(splat(bound), highest)) == 0) return;             // nothing here is kept
-    const NoiseWords words = noise_words(keys, first);
-    const I8 most = max(max(words.word[0], words.word[1]), max(words.word[2], words.word[3]));
-    if (bits(greater(most, splat(least - 1))) == 0) return;
-    int32_t by_word[32], by_id[32];
-    for (int32_t w = 0; w < 4; w++) store(by_word + 8 * w, words.word[w]);
-    for (int32_t i = 0; i < 32; i++) by_id[i] = by_word[i % 4 * 8 + i / 4];
-    for (int32_t i = 0; i < 4; i++) {
+    if (!is_any_kept(p, bound)) return;
+    const NoiseWords words(keys, first);
+    if (!words.is_any_from(least)) return;
+    int32_t by_id[kNoiseBlock];
+    words.store_by_id(by_id);
+    for (int32_t i = 0; i < kNoiseBlock / 8; i++) {
         const F8 v = s.scaled(p + 8 * i);
         const F8 kept = select(inside(v, first + 8 * i, limit), v, splat(kMinusInfinity));
         const F8 noisy = kept + gumbel(load(by_id + 8 * i));
@@ -142,14 +191,27 @@ float log_mass(const Scores &raw, float top) {
     return (float)__builtin_log(total);
 }
 
+// How many values of a run `counts` tells to count; it gets the place of each eight in the run.
+template <class Counts> HR_INLINE int32_t count_run(Counts counts) {
+    uint64_t held = 0;
+    HR_UNROLL for (int32_t i = 0; i < kRun; i += 8) held |= (uint64_t)bits(counts(i)) << i;
+    return __builtin_popcountll(held);
+}
+
 // Place of a token in the order, counted from 1.
 int32_t rank_of(const Scores &raw, float value, int32_t token) {
     int32_t before = 0;
+    const int32_t own = token / raw.group;
+    const F8 wanted = splat(value);
     for (int32_t g = 0; g < raw.groups; g++) {
         if (raw.maxima[g] < value) continue;
         const float *p = raw.group_at(g);
-        for (int32_t i = 0; i < raw.group; i += 8)
-            before += __builtin_popcount(bits(inside(load(p + i), g * raw.group + i, {value, token - 1})));
+        for (int32_t at = 0; at < raw.group; at += kRun, p += kRun) {
+            const int32_t first = g * raw.group + at;
+            if (g < own) before += count_run([&](int32_t i) { return less_equal(wanted, load(p + i)); });
+            else if (g > own) before += count_run([&](int32_t i) { return less(wanted, load(p + i)); });
+            else before += count_run([&](int32_t i) { return inside(load(p + i), first + i, {value, token - 1}); });
+        }
     }
     return before + 1;
 }
@@ -231,8 +293,7 @@ int32_t choose(SampleArgs &a, const Scores &raw, float top) {
     if (!has_edits(a) && a.temperature < kGreedyBelow) return first_of(raw, top);
     Scores s;
     if (has_edits(a)) {
-        edit(a, a.scratch);
-        if (!open_scores(a.scratch, a.vocab, nullptr, &s, &top)) return a.error = kErrorNumeric, -1;
+        if (!open_edited(a, raw, &s, &top)) return a.error = kErrorNumeric, -1;
         if (top == kMinusInfinity) return a.error = kErrorNothingLeft, -1;
         if (a.temperature < kGreedyBelow) return first_of(s, top);
     } else {

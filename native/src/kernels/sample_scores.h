@@ -99,6 +99,12 @@ HR_INLINE float largest_of(const float *values, int32_t n) {
     return rest;
 }
 
+// The last group with -inf behind it.
+inline void pad_tail(Scores *s) {
+    const int32_t whole = (s->groups - 1) * s->group;
+    for (int32_t i = 0; i < s->group; i++) s->tail[i] = whole + i < s->count ? s->values[whole + i] : kMinusInfinity;
+}
+
 // Group maxima of raw values, or those that are known (kernels.h); `top` is the largest. Returns false if a value is NaN
 // or +inf, or the row is too long.
 inline bool open_scores(const float *values, int32_t count, const float *known, Scores *s, float *top) {
@@ -110,8 +116,7 @@ inline bool open_scores(const float *values, int32_t count, const float *known, 
     s->group = 64;
     while ((count - 1) / s->group >= kMaxGroups) s->group *= 2;
     s->groups = (count - 1) / s->group + 1;
-    const int32_t whole = (s->groups - 1) * s->group;
-    for (int32_t i = 0; i < s->group; i++) s->tail[i] = whole + i < count ? values[whole + i] : kMinusInfinity;
+    pad_tail(s);
     if (known != nullptr && s->group == kMaximaGroup)
         std::memcpy(s->maxima, known, (size_t)s->groups * sizeof(float));
     else if (s->group == kMaximaGroup)      // a constant: the loop inside is unrolled

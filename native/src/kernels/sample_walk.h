@@ -14,6 +14,7 @@ constexpr int32_t kSteps = 512;              // resolution of the guess
 constexpr int32_t kWindow = 6000;            // values that a window should hold at most; kCandidates is the limit
 constexpr int32_t kNear = 512;               // values above the guess that are sooner collected than weighed
 constexpr int32_t kLeastGroups = 256;        // below, the sample would be too small to be worth it
+constexpr float kWeightless = -25.0f;        // e^v of a lower value is below half a quantum: no weight
 
 // A weight in two parts, multiples of 2^-17 up to 1 and of the quantum up to 2^-18: floats hold sums of 128 of either
 // exactly. Their sum is what `weigh` gives: the first part is a multiple of the quantum twice over, so rounding the rest to
@@ -26,21 +27,26 @@ struct Parts {
         high = (e + splat(64.0f)) - splat(64.0f);
         low = ((e - high) + c) - c;
     }
-    HR_INLINE Parts(M8 m, const Parts &p) : high(select(m, p.high, zero())), low(select(m, p.low, zero())) {}
+    HR_INLINE Parts(M8 m, const Parts &p) : high(zero_unless(m, p.high)), low(zero_unless(m, p.low)) {}
 };
 
 struct ExactSum {
     static constexpr int32_t kMost = 128;    // parts between two flushes
     F8 high = zero(), low = zero();
-    double total = 0;                        // below 2^53 quanta: exact, whatever the order
+    double totals[8] = {0, 0, 0, 0, 0, 0, 0, 0};     // below 2^53 quanta: exact, whatever the order
 
     HR_INLINE void add(const Parts &p) { high = high + p.high, low = low + p.low; }
     void flush() {
         float a[8], b[8];
         store(a, high);
         store(b, low);
-        for (int32_t i = 0; i < 8; i++) total += (double)a[i] + (double)b[i];
+        for (int32_t i = 0; i < 8; i++) totals[i] += (double)a[i] + (double)b[i];
         high = low = zero();
+    }
+    double total() const {
+        double all = 0;
+        for (double t : totals) all += t;
+        return all;
     }
 };
 
@@ -105,7 +111,7 @@ template <bool Limited> Amounts masses_from(const Scores &s, const Goal &goal, f
     ExactSum from, total;
     int32_t pending = 0;
     for (int32_t g = 0; g < s.groups; g++) {
-        if (s.maxima[g] < goal.limit.value) continue;
+        if (s.maxima[g] < goal.limit.value || s.maxima[g] < kWeightless) continue;
         const bool is_mixed = s.maxima[g] >= low;
         for (int32_t at = 0; at < s.group; at += 64) {
             const float *p = s.group_at(g) + at;
@@ -122,7 +128,7 @@ template <bool Limited> Amounts masses_from(const Scores &s, const Goal &goal, f
         }
     }
     from.flush(), total.flush();
-    return {from.total, total.total};
+    return {from.total(), total.total()};
 }
 
 inline double number_from(const Scores &s, float low) {

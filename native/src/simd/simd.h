@@ -316,11 +316,44 @@ HR_INLINE I8 widen_i8(const void *p) { HR_EACH(I8, ((const int8_t *)p)[i]); }
 
 #endif
 
+// a, and +0 where the mask is set, or where it is not.
+HR_INLINE F8 zero_where(M8 m, F8 a) {
+#if defined(HR_SIMD_AVX2)
+    return {_mm256_andnot_ps(m.v, a.v)};            // any port takes it, unlike a blend
+#else
+    return select(m, zero(), a);
+#endif
+}
+HR_INLINE F8 zero_unless(M8 m, F8 a) {
+#if defined(HR_SIMD_AVX2)
+    return {_mm256_and_ps(m.v, a.v)};
+#else
+    return select(m, a, zero());
+#endif
+}
+
+// Lane i is set if bit i is.
+HR_INLINE M8 lanes_of(uint32_t eight_bits) {
+#if defined(HR_SIMD_AVX512)
+    return {_mm256_castsi256_ps(_mm256_movm_epi32((__mmask8)eight_bits))};
+#else
+    static const int32_t lane_bits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+    const I8 own = load(lane_bits);
+    return equal(splat((int32_t)eight_bits) & own, own);
+#endif
+}
+
 // Horizontal sum: ((0+4)+(2+6)) + ((1+5)+(3+7)).
 HR_INLINE float sum(F8 a) {
+#if defined(HR_SIMD_AVX2)
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+#else
     float v[8];
     store(v, a);
     return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+#endif
 }
 
 // Horizontal maximum, same tree; with NaN lanes the result is one of the lanes.
