@@ -144,6 +144,8 @@ class Bench:
         parts.program.native = Native(parts.program.native)
         watch.wrap(parts.program.native, "run", "native")
         watch.wrap(parts.backend, "sample", "draw")
+        made = parts.backend.sampler
+        parts.backend.sampler = lambda *given: watch.timed("draw", made(*given))
         watch.wrap(self.core.scheduler, "plan", "plan")
         watch.wrap(self.core.scheduler, "commit", "commit")
         watch.wrap(runner._inputs, "gather", "inputs")
@@ -185,14 +187,16 @@ class Bench:
         self.watch.end_step()
 
 
-def measure(model: str, load_format: str, rows: int, steps: int, params: SamplingParams) -> dict[str, float]:
+def measure(
+    model: str, load_format: str, rows: int, steps: int, warm: int, params: SamplingParams
+) -> dict[str, float]:
     """Median microseconds of each part over the steps in which every row decodes."""
     bench = Bench(model, load_format, rows, None)
     for number in range(rows):
         bench.submit(number, params)
     while bench.core.scheduler.stats().waiting:
         bench.one()
-    for _ in range(20):
+    for _ in range(warm):
         bench.one()
     bench.watch.steps.clear()
     for _ in range(steps):
@@ -221,6 +225,12 @@ def main() -> None:
     parser.add_argument("model", nargs="?", help="a .gguf file; without one only the tiny model runs")
     parser.add_argument("--rows", default="1,4,16,32")
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument(
+        "--warm",
+        type=int,
+        default=20,
+        help="steps before those that are timed; after 512 the cost model learns from one step in four",
+    )
     parser.add_argument("--sampling", choices=tuple(SAMPLING), default="greedy")
     args = parser.parse_args()
     rows = [int(r) for r in args.rows.split(",")]
@@ -232,9 +242,9 @@ def main() -> None:
             params = SamplingParams(
                 **{f: getattr(SAMPLING[args.sampling], f) for f in ("temperature", "top_p", "top_k", "seed")},
                 ignore_eos=True,
-                max_tokens=args.steps + 200,
+                max_tokens=args.warm + args.steps + 200,
             )
-            found = {r: measure(model, load_format, r, args.steps, params) for r in rows}
+            found = {r: measure(model, load_format, r, args.steps, args.warm, params) for r in rows}
             print(f"\n{label}, {args.sampling}, microseconds per step\n\n{table(found)}")
 
 

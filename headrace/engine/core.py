@@ -192,13 +192,14 @@ class EngineCore:
         self._counts["requests_added"] += 1
 
     def _news(self, deltas: Iterable[Delta]) -> News:
-        kept = self.structured.settle(deltas)
+        kept, num_tokens = self.structured.settle(deltas), 0
         for delta in kept:
-            self._counts["generated_tokens"] += len(delta.new_ids)
+            num_tokens += len(delta.new_ids)
             if delta.beams:
-                self._counts["generated_tokens"] += sum(len(b.token_ids) for b in delta.beams)
+                num_tokens += sum(len(b.token_ids) for b in delta.beams)
             if delta.finish is not None:
                 self._counts[delta.finish.value] += 1
             if delta.error is not None and not delta.error_kind:  # other kinds are no fault of numbers
                 self._counts["numeric_errors"] += 1
+        self._counts["generated_tokens"] += num_tokens
         return News(step=self.steps, deltas=kept)

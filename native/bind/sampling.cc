@@ -59,6 +59,7 @@ struct BatchArrays {
             const int32_t k = num_logprobs.data()[s];
             if (k < -1 || k > rows.vocab) fail("num_logprobs must lie between -1 and the vocabulary");
             max_logprobs = std::max(max_logprobs, k);
+            wants_logprobs = wants_logprobs || k >= 0;
         }
     }
 
@@ -93,22 +94,29 @@ struct BatchArrays {
         return args;
     }
 
+    bool is_plain() const { return !seen_start && !bias_start && !mask_row && !wants_logprobs; }
+
+    void set_maxima(std::optional<Array<float, 2>> given, const LogitRows &rows) {
+        maxima = std::move(given);
+        if (!maxima) return;
+        column(*maxima, "maxima", rows.rows);
+        if (maxima->shape(1) != (static_cast<size_t>(rows.vocab) + kMaximaGroup - 1) / kMaximaGroup) fail("maxima need one column per 64 tokens of the vocabulary");
+    }
+
     // Whether every row is found by looking at its maxima: less work than waking a thread.
     bool is_light(const LogitRows &rows) const {
+        if (!maxima || !is_plain()) return false;
         for (int32_t s = 0; s < rows.rows; s++)
-            if (!maxima || seen_start || bias_start || mask_row || !(temperature.data()[s] < 1e-6f) || num_logprobs.data()[s] >= 0) return false;
+            if (!(temperature.data()[s] < 1e-6f)) return false;
         return true;
     }
 
     int32_t max_logprobs = 0;
+    bool wants_logprobs = false;
 
   private:
     void read_optional(nb::handle batch, const LogitRows &rows) {
-        if (!batch.attr("maxima").is_none()) {
-            maxima = array_attribute<float, 2>(batch, "maxima");
-            column(*maxima, "maxima", rows.rows);
-            if (maxima->shape(1) != (static_cast<size_t>(rows.vocab) + kMaximaGroup - 1) / kMaximaGroup) fail("maxima need one column per 64 tokens of the vocabulary");
-        }
+        if (!batch.attr("maxima").is_none()) set_maxima(array_attribute<float, 2>(batch, "maxima"), rows);
         if (nb::object seen = batch.attr("seen"); !seen.is_none()) {
             seen_start = array_attribute<int32_t, 1>(seen, "start");
             seen_ids = array_attribute<int32_t, 1>(seen, "ids");
@@ -189,6 +197,35 @@ nb::tuple sample(Runtime &runtime, const Logits &logits, nb::handle batch) {
     return results.arrays;
 }
 
+// Draws tokens and nothing else, again and again, with the arrays of one batch. They are taken over once: for greedy rows that
+// costs more than drawing.
+class Sampler {
+  public:
+    Sampler(nb::handle batch, int32_t rows, int32_t vocab) : rows_(rows), vocab_(vocab), arrays_(batch, {nullptr, rows, vocab, 0}) {
+        if (!arrays_.is_plain()) fail("a sampler draws for batches without seen tokens, biases, masks and log-probabilities");
+    }
+    nb::tuple operator()(Runtime &runtime, const Logits &logits, std::optional<Array<float, 2>> maxima) {
+        const LogitRows rows = check_logits(logits);
+        if (rows.rows != rows_ || rows.vocab != vocab_) fail("logits of another shape than the sampler was made for");
+        arrays_.set_maxima(std::move(maxima), rows);
+        int32_t *tokens, *errors;
+        nb::tuple result = nb::make_tuple(new_array(tokens, {size_t(rows_)}), new_array(errors, {size_t(rows_)}));
+        for_rows(runtime, rows, arrays_.is_light(rows), [&](int32_t s, float *scratch) {
+            SampleArgs args = arrays_.row(s, rows);
+            args.scratch = scratch;
+            args.num_logprobs = -1;
+            runtime.kernels->sample(&args);
+            tokens[s] = args.token;
+            errors[s] = args.error;
+        });
+        return result;
+    }
+
+  private:
+    int32_t rows_, vocab_;
+    BatchArrays arrays_;
+};
+
 nb::tuple logprobs(Runtime &runtime, const Logits &logits, const Array<int32_t, 1> &tokens, int32_t k) {
     const LogitRows rows = check_logits(logits);
     const int32_t *wanted = column(tokens, "tokens", rows.rows);
@@ -206,7 +243,11 @@ nb::tuple logprobs(Runtime &runtime, const Logits &logits, const Array<int32_t, 
 
 }  // namespace
 
-void bind_sampling(nb::module_ &, nb::class_<Runtime> &runtime) {
+void bind_sampling(nb::module_ &module, nb::class_<Runtime> &runtime) {
+    nb::class_<Sampler>(module, "Sampler")
+        .def(nb::init<nb::handle, int32_t, int32_t>(), nb::arg("batch"), nb::arg("rows"), nb::arg("vocab"))
+        .def("__call__", &Sampler::operator(), nb::arg("runtime"), nb::arg("logits").noconvert(), nb::arg("maxima").noconvert().none(),
+             "runtime, logits, maxima or None -> tokens, errors");
     runtime.def("sample", &sample, nb::arg("logits").noconvert(), nb::arg("batch"), "logits, batch -> tokens, logprobs, ranks, errors, top_ids, top_logprobs")
         .def("logprobs", &logprobs, nb::arg("logits").noconvert(), nb::arg("tokens").noconvert(), nb::arg("k"), "logits, tokens, k -> the same");
 }

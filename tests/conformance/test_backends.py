@@ -89,6 +89,22 @@ def test_backends_draw_the_same_tokens(rows):
 
 
 @pytest.mark.parametrize("name", BACKENDS)
+def test_a_sampler_draws_what_sample_draws_while_positions_grow(name):
+    backend, rows = start(name), 6
+    mine = batch(rows, num_logprobs=i32([-1] * rows))
+    draw = backend.sampler(mine, 301)
+    for step in range(8):
+        values = logits(rows) + np.float32(step)
+        values[step % rows, 5] = np.nan
+        wanted = backend.sample(values.copy(), mine)
+        tokens, errors = draw(values.copy(), None)
+        assert tokens.tolist() == wanted.tokens.tolist()
+        assert errors.tolist() == wanted.errors.tolist()
+        assert sum(errors.tolist()) == 1
+        mine.positions += 1
+
+
+@pytest.mark.parametrize("name", BACKENDS)
 def test_a_row_with_nan_fails_alone(name):
     values = logits(3)
     values[1, 5] = np.nan
@@ -173,6 +189,19 @@ class TestNative:
         for changes in wrong:
             with pytest.raises(ShapeError):
                 backend.sample(logits(rows), batch(rows, **changes))
+        seen = SeenTokens(start=i32([0, 1, 2]), ids=i32([1, 2]), counts=i32([0, 0]))
+        quiet = {"num_logprobs": i32([-1] * rows)}
+        plain = batch(rows, **quiet)
+        for refused in ({"seen": seen} | quiet, {"num_logprobs": i32([-1, 0])}, {"top_k": i32([1])} | quiet):
+            with pytest.raises(ShapeError):
+                backend.sampler(batch(rows, **refused), 301)
+        for values, maxima in (
+            (logits(3), None),
+            (logits(2, 300), None),
+            (logits(2), np.zeros((2, 4), np.float32)),
+        ):
+            with pytest.raises(ShapeError):
+                backend.sampler(plain, 301)(values, maxima)
         for tokens, k in ((i32([0, 301]), 1), (i32([0]), 1), (i32([0, 1]), 302), (i32([0, 1]), -1)):
             with pytest.raises(ShapeError):
                 backend.logprobs(logits(rows), tokens, k)

@@ -50,10 +50,7 @@ class Weight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionParams:
-    """One layer's attention.
-
-    `scale` on the scores; `softcap` None or s = cap * tanh(s / cap); `window` None = full.
-    """
+    """One layer's attention: `scale` on scores; `softcap`: s = cap * tanh(s / cap); `window` None = full."""
 
     heads: int
     kv_heads: int
@@ -77,10 +74,7 @@ class KVGeometry:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block over all layers: keys, values, their scales and padding.
-
-        The layout is written in native/include/headrace/kernels.h (`KVLayer`).
-        """
+        """Bytes of one block in all layers, scales and padding included: `KVLayer` in headrace/kernels.h."""
         tokens = UNIT if self.block_size % UNIT == 0 else self.block_size
         unit = 2 * tokens * self.head_size * KV_BITS[self.dtype] // 8
         if self.dtype == "int16":
@@ -292,11 +286,10 @@ class TokenBias:
 
 @dataclass(slots=True, kw_only=True)
 class AllowedMask:
-    """Bit masks over the vocabulary, bit id%32 of word id//32. `row` [S] is the mask of each row or -1."""
+    """`masks` [masks, ceil(V / 32)]: bit id%32 of word id//32. `row` [S] is the mask of each row or -1."""
 
     row: I32
     masks: NDArray[np.uint32]
-    """[masks, ceil(V / 32)]"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -312,6 +305,10 @@ class Sampled:
     errors: I32
     top_ids: I32 = field(default_factory=lambda: np.empty((0, 0), np.int32))
     top_logprobs: F32 = field(default_factory=lambda: np.empty((0, 0), np.float32))
+
+
+Sampler = Callable[[F32, F32 | None], tuple[I32, I32]]
+"""Tokens and errors, as `sample` gives them, for the logits [S, V] of a step and their `Program.maxima`."""
 
 
 class Packer(Protocol):
@@ -388,6 +385,10 @@ class Backend(Protocol):
 
     def sample(self, logits: F32, batch: SampleBatch) -> Sampled:
         """Draw one token per row; `logits` [S, V] may be overwritten."""
+        ...
+
+    def sampler(self, batch: SampleBatch, vocab: int) -> Sampler:
+        """For a batch without `seen`, `bias`, `allowed` and log-probabilities; only positions may change."""
         ...
 
     def logprobs(self, logits: F32, tokens: I32, k: int) -> Sampled:

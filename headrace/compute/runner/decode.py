@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.base.step import Row, RowResult
-from headrace.compute.ops.api import F32, I32, Backend, ForwardContext, KVPool, SampleBatch, Sampled
+from headrace.compute.ops.api import F32, I32, Backend, ForwardContext, KVPool, SampleBatch, Sampler
 from headrace.compute.runner.draws import error_text
 from headrace.compute.runner.inputs import RopeRows
 from headrace.compute.runner.state import DeviceState
@@ -50,7 +50,10 @@ class Decode:
         self._drawn: list[I32] = []
         self._slots: NDArray[np.intp] = np.empty(0, np.intp)
         self._batch: SampleBatch
+        self._sampler: Sampler | None = None
         self._context: ForwardContext
+        # Positions, and numbers of keys: both grow by one in every step.
+        self._moving: I32
 
     @property
     def num_keys(self) -> int:
@@ -91,22 +94,22 @@ class Decode:
             if row.new_blocks or row.swapped:
                 self._state.update(row)
                 self._update_table(i, row)
-        context.token_ids[:] = self._drawn[-1]
+        context.token_ids = self._drawn[-1]
         if len(self._drawn) >= MAX_HELD:
             self._flush()
-        context.positions += 1
-        context.key_len += 1
+        self._moving += 1
         self._next = [start + 1 for start in starts]
         return context
 
     def finish(self, rows: Sequence[Row], logits: F32, maxima: F32 | None = None) -> list[RowResult]:
         """Draw, and take the drawn tokens into the slots; `maxima` are those of `Program`."""
-        self._batch.maxima = maxima
-        sampled = self._backend.sample(logits, self._batch)
-        if any(sampled.errors.tolist()):
-            return self._finish_broken(rows, sampled)
-        self._drawn.append(sampled.tokens)
-        drawn = sampled.tokens.tolist()
+        if self._sampler is None:
+            self._sampler = self._backend.sampler(self._batch, logits.shape[1])
+        tokens, errors = self._sampler(logits, maxima)
+        drawn = tokens.tolist()
+        if any(codes := errors.tolist()):
+            return self._finish_broken(rows, drawn, codes)
+        self._drawn.append(tokens)
         return [RowResult(row.slot, row.lease, (token,)) for row, token in zip(rows, drawn, strict=True)]
 
     def _gather(self, rows: Sequence[Row], starts: list[int]) -> ForwardContext | None:
@@ -118,7 +121,8 @@ class Decode:
         for row in rows:
             state.update(row)
         order = np.arange(count + 1, dtype=np.int32)
-        key_len = positions + np.int32(1)
+        self._moving = np.stack([positions, positions + np.int32(1)])
+        positions, key_len = self._moving
         self._slots = slots
         self._context = ForwardContext(
             token_ids=state.tokens[slots, positions],
@@ -133,6 +137,7 @@ class Decode:
         )
         # The token to draw stands at the position where the keys end, in this step and in all that follow.
         self._batch = state.sampling.plain_batch(slots, key_len)
+        self._sampler = None
         self._leases = [row.lease for row in rows]
         self._next = [start + 1 for start in starts]
         return self._context
@@ -152,7 +157,9 @@ class Decode:
         else:
             tables[i, :used] = state.tables[slot, :used]
 
-    def _finish_broken(self, rows: Sequence[Row], sampled: Sampled) -> list[RowResult]:
+    def _finish_broken(
+        self, rows: Sequence[Row], drawn: Sequence[int], codes: Sequence[int]
+    ) -> list[RowResult]:
         """Rows with an error draw nothing, and the others go on.
 
         What is held belongs to the steps before, so their end is one short of this step's.
@@ -160,7 +167,7 @@ class Decode:
         self._context.key_len -= 1
         self.forget()
         results: list[RowResult] = []
-        for row, token, code in zip(rows, sampled.tokens.tolist(), sampled.errors.tolist(), strict=True):
+        for row, token, code in zip(rows, drawn, codes, strict=True):
             if code:
                 results.append(RowResult(row.slot, row.lease, error=error_text(code)))
             else:

@@ -9,6 +9,7 @@ from headrace.compute.runner.work import Work
 
 Windows = tuple[tuple[int | None, float], ...]
 """(window or None, share of the layers' attention that has it); shares add up to 1."""
+_NO_WINDOW: Windows = ((None, 1.0),)
 
 
 class StepWork(NamedTuple):
@@ -65,6 +66,7 @@ class CostShape:
     def work_of(self, rows: Sequence[Row]) -> StepWork:
         """The work of a step with these rows. Cost: linear in rows."""
         windows = self.windows
+        sees_all = windows == _NO_WINDOW
         tokens = logits = 0
         keys = pairs = 0.0
         is_decode = True
@@ -74,7 +76,7 @@ class CostShape:
             if row.sample:
                 logits += 1 + row.num_drafts
             if count == 1:
-                keys += _visible(row.start + 1, windows)
+                keys += row.start + 1 if sees_all else _visible(row.start + 1, windows)
             else:
                 pairs += _pairs(row.start, count, windows)
             if not row.sample or count - row.num_drafts != 1:

@@ -19,6 +19,7 @@ from headrace.compute.ops.api import (
     Program,
     SampleBatch,
     Sampled,
+    Sampler,
     StepLimits,
     Weight,
 )
@@ -131,6 +132,22 @@ class NativeBackend:
     def sample(self, logits: F32, batch: SampleBatch) -> Sampled:
         """See `Backend.sample`. Rows are shared among threads."""
         return self._sampled(lambda: self.runtime.sample(logits, batch))
+
+    def sampler(self, batch: SampleBatch, vocab: int) -> Sampler:
+        """See `Backend.sampler`."""
+        try:
+            draw = _native.Sampler(batch, len(batch.positions), vocab)
+        except (ValueError, TypeError) as error:
+            raise ShapeError(f"the inputs of sampling are wrong: {error}") from error
+        runtime = self.runtime
+
+        def run(logits: F32, maxima: F32 | None) -> tuple[I32, I32]:
+            try:
+                return draw(runtime, logits, maxima)
+            except (ValueError, TypeError) as error:
+                raise ShapeError(f"the inputs of sampling are wrong: {error}") from error
+
+        return run
 
     def logprobs(self, logits: F32, tokens: I32, k: int) -> Sampled:
         """See `Backend.logprobs`."""

@@ -14,6 +14,7 @@ from headrace.compute.ops.api import (
     KVPool,
     SampleBatch,
     Sampled,
+    Sampler,
     StepLimits,
     Weight,
 )
@@ -70,6 +71,15 @@ class ReferenceBackend:
     def sample(self, logits: F32, batch: SampleBatch) -> Sampled:
         """Draw one token per row."""
         return sample(logits, batch)
+
+    def sampler(self, batch: SampleBatch, vocab: int) -> Sampler:
+        """Draw again and again with one batch."""
+
+        def draw(logits: F32, maxima: F32 | None) -> tuple[I32, I32]:
+            sampled = sample(logits, batch)
+            return sampled.tokens, sampled.errors
+
+        return draw
 
     def logprobs(self, logits: F32, tokens: I32, k: int) -> Sampled:
         """Report log-probabilities without drawing."""
