@@ -93,6 +93,9 @@ void bench_deviation(const Kernels &kernels, float deviation) {
     run("top_p 0.95, 20 logprobs, penalties, mask", [](SampleArgs &a, Row &r) {
         a.temperature = 0.8f, a.top_p = 0.95f, a.num_logprobs = 20, a.allowed = r.allowed.data(), r.penalize();
     });
+    run("the same, maxima known", [](SampleArgs &a, Row &r) {
+        a.temperature = 0.8f, a.top_p = 0.95f, a.num_logprobs = 20, a.allowed = r.allowed.data(), r.penalize(), r.know_maxima();
+    });
     run("top_p 0.95 at temperature 1", [](SampleArgs &a, Row &) { a.top_p = 0.95f; });
 }
 
