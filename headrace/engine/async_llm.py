@@ -91,7 +91,7 @@ class AsyncLLM:
         self.defaults = opened.defaults
         self.phases = phases
         self.client = client
-        self.frontend = Frontend(opened, client)
+        self.frontend = Frontend(opened, client, keeps_timelines=True)
         self._mail: Mail | None = None
 
     @classmethod

@@ -139,9 +139,10 @@ class Frontend:
     Args:
         opened: the model's text side and resolved settings.
         client: the engine; started here.
+        keeps_timelines: somebody may ask for the timelines of requests that ended.
     """
 
-    def __init__(self, opened: OpenedModel, client: CoreClient) -> None:
+    def __init__(self, opened: OpenedModel, client: CoreClient, *, keeps_timelines: bool = False) -> None:
         resolved = opened.resolved
         self.opened = opened
         self.intake = Intake(
@@ -151,7 +152,7 @@ class Frontend:
             resolved.config.model.seed,
             resolved.speculation,
         )
-        self.timelines = TimelineStore(resolved.config.observe.timelines)
+        self.timelines = TimelineStore(resolved.config.observe.timelines if keeps_timelines else 0)
         self._client = client
         self._watch = Watch(client.beat, resolved.config.watch.stall_s)
         self._lock = Lock()

@@ -11,8 +11,6 @@ from dataclasses import replace
 from threading import Lock
 from typing import NamedTuple
 
-import msgspec
-
 from headrace.base.ids import outer_id
 from headrace.base.metrics.timeline import Part, PartName, Timeline
 
@@ -22,10 +20,6 @@ _PREFIX = re.compile(r"^[a-z]+[-_]")
 """What endpoints put before a request's name to make the id of its answer."""
 ANOTHERS = "another tenant's"
 """Stands for the ids of requests that the asker has no right to know."""
-
-
-_ENCODE = msgspec.msgpack.Encoder().encode
-_DECODE = msgspec.msgpack.Decoder(Timeline).decode
 
 
 class Kept(NamedTuple):
@@ -39,7 +33,13 @@ class Kept(NamedTuple):
     @property
     def timeline(self) -> Timeline:
         """What is packed."""
-        return _DECODE(self.packed)
+        from headrace.engine.timelines.packed import unpack  # noqa: PLC0415 - as `pack`
+
+        return unpack(self.packed)
+
+    def now(self, timeline: Timeline) -> "Kept":
+        """The same request with another timeline."""
+        return self._replace(packed=_packed(timeline))
 
 
 class TimelineStore:
@@ -57,7 +57,7 @@ class TimelineStore:
         key = (tenant, timeline.request_id)
         with self._lock:
             self._ended.pop(key, None)
-            self._ended[key] = Kept(_ENCODE(own_view(timeline, tenant)), part_of)
+            self._ended[key] = Kept(_packed(own_view(timeline, tenant)), part_of)
             if len(self._ended) > self._limit:
                 self._ended.popitem(last=False)
 
@@ -66,8 +66,7 @@ class TimelineStore:
         with self._lock:
             kept = self._ended.get((tenant, request_id))
             if kept is not None:
-                packed = _ENCODE(extended(kept.timeline, now_s))
-                self._ended[tenant, request_id] = kept._replace(packed=packed)
+                self._ended[tenant, request_id] = kept.now(extended(kept.timeline, now_s))
 
     def find(self, tenant: str, name: str) -> Timeline | None:
         """The timeline of a request of this tenant, by its id or the name that the client gave it.
@@ -81,6 +80,12 @@ class TimelineStore:
             own = {i: kept.part_of for (owner, i), kept in self._ended.items() if owner == tenant}
             found = [self._ended[tenant, request_id].timeline for request_id in called(name, own)]
         return max(found, key=lambda t: t.until_s, default=None)
+
+
+def _packed(timeline: Timeline) -> bytes:
+    from headrace.engine.timelines.packed import pack  # noqa: PLC0415 - programs that serve nobody load no msgspec
+
+    return pack(timeline)
 
 
 def called(name: str, requests: Mapping[str, str]) -> list[str]:
