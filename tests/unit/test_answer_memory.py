@@ -1,6 +1,7 @@
 """Finished answers that later drafts may follow: what is found, whose it is, and how much is held."""
 
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -17,11 +18,19 @@ from headrace.compute.spec.drafting import Drafting
 from headrace.compute.spec.proposer import Ask, Owner, Remembers
 from headrace.compute.spec.proposers import _answers, ngram, suffix
 from headrace.compute.spec.proposers._votes import EDGE
-from headrace.engine.drafts.wish import MAX_MEMORY_TOKENS, about_memory
+from headrace.engine.drafts.wish import MAX_MEMORY_TOKENS, MEMORY_TOKEN_BYTES, about_memory
 from tests.unit.test_proposers import lines_of
 
 ANNA, BEN = Owner("anna", ""), Owner("ben", "")
 PROMPT = [50, 51, 52]
+
+
+SALTED = Owner("anna", "s" * 110)
+
+
+def room(owner):
+    """What an owner counts as beside its answers."""
+    return 8 + len(owner.salt) // 50
 
 
 class Held:
@@ -35,13 +44,18 @@ class Held:
         return [pair for pairs in self.by_tenant.values() for pair in pairs]
 
     def size(self, tenant):
-        return sum(len(answer) + 1 for _, answer in self.by_tenant[tenant])
+        pairs = self.by_tenant[tenant]
+        return sum(len(answer) + 1 for _, answer in pairs) + sum(map(room, {owner for owner, _ in pairs}))
+
+    @property
+    def num_tokens(self):
+        return sum(map(self.size, self.by_tenant))
 
     def keep(self, owner, answer):
         size = len(answer) + 1
-        if len(answer) < 2 or size > self.most or (owner, answer) in self.answers:
+        if len(answer) < 2 or size + room(owner) > self.most or (owner, answer) in self.answers:
             return
-        while sum(map(self.size, self.by_tenant)) + size > self.most:
+        while self.num_tokens + size + room(owner) * (owner not in dict(self.answers)) > self.most:
             tenant = max(self.by_tenant, key=self.size)
             del self.by_tenant[tenant][0]
             if not self.by_tenant[tenant]:
@@ -84,10 +98,10 @@ def told(voters):
 
 
 @given(
-    st.integers(0, 40),
+    st.integers(0, 90),
     st.lists(
         st.tuples(
-            st.sampled_from([ANNA, BEN, Owner("anna", "s"), Owner("carl", "")]),
+            st.sampled_from([ANNA, BEN, SALTED, Owner("carl", "")]),
             st.lists(st.integers(0, 2), max_size=14),
         ),
         max_size=25,
@@ -101,8 +115,8 @@ def test_any_answers_are_found_again_until_they_leave(most, answers, ids, num_pr
     for owner, answer in answers:
         memory.keep(owner, answer)
         held.keep(owner, answer)
-        assert memory.num_tokens == sum(len(a) + 1 for _, a in held.answers) <= most
-        for each in (ANNA, BEN, Owner("anna", "s"), Owner("carl", "")):
+        assert memory.num_tokens == held.num_tokens <= most
+        for each in (ANNA, BEN, SALTED, Owner("carl", "")):
             mine = memory.of(each)
             assert (mine is not None) == any(o == each for o, _ in held.answers)
             if mine is not None:
@@ -120,7 +134,7 @@ def test_what_finds_answers_leaves_with_them():
     assert 400 < memory.num_tokens <= 500
     assert len(answers.ids) == len(answers._before) <= 1000
     assert len(answers._latest_by_key) <= 500
-    assert len(answers._known) == len(answers._starts) == len(memory._shelf_by_tenant["anna"].owners)
+    assert len(answers._known) == len(answers._starts) == len(memory._shelf_by_tenant["anna"].answers)
 
 
 def test_who_asks_much_displaces_its_own():
@@ -131,7 +145,25 @@ def test_who_asks_much_displaces_its_own():
     assert memory.of(BEN) is not None
     assert memory.of(Owner("anna", "49")) is not None
     assert memory.of(Owner("anna", "30")) is None
-    assert len(memory._answers_by_owner) == 1 + 96 // 11
+    assert len(memory._answers_by_owner) == 1 + (100 - 12) // (11 + 8)
+
+
+@pytest.mark.parametrize("salt", ["", "s" * 40, "\N{SNOWMAN}" * 256, "\N{CHEESE WEDGE}" * 256])
+@pytest.mark.parametrize("length", [2, 8, 40])
+def test_many_salts_take_no_more_memory_than_is_told(salt, length):
+    """Each salt is another owner, asked for twice with a text of its own; 0.2 KB a token."""
+    rng, most, memory = random.Random(1), 20_000, _answers.Memory(20_000)
+    tracemalloc.start()
+    try:
+        for i in range(3 * most // (length + 9)):
+            for _ in range(2):
+                owner = Owner("anna", f"{i:08d}{salt}")
+                memory.keep(owner, [rng.randrange(300, 10**6) for _ in range(length)])
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(memory._answers_by_owner) > 100
+    assert held < 1.1 * most * MEMORY_TOKEN_BYTES
 
 
 def remembering(most=1000):

@@ -7,7 +7,8 @@ an owner depends on another's text. Places with the same last `STEM` tokens are 
 as `proposers/suffix` chains those of a request; the edge counts as a token, so that an answer is found again
 by its first token.
 
-All owners together hold a bounded number of tokens. Where one more answer does not fit, the oldest answer of
+All owners together hold a bounded number of tokens, and each owner counts as some for what is kept of it alone:
+else many salts with short answers would take many times the memory. Where one more answer does not fit, the oldest answer of
 the tenant that holds most leaves: who asks much, or under many salts, displaces its own.
 """
 
@@ -20,6 +21,10 @@ from headrace.compute.spec.proposers._votes import EDGE, MAX_MATCH, Voter, match
 
 STEM = 2
 """Tokens before a place by which it is found."""
+OWNER_TOKENS = 8
+"""What an owner counts as beside its answers: its tables take 1.4 KB, a token some 0.2 KB; measured."""
+SALT_PART = 50
+"""Characters of a salt that count as one token more; they take up to 4 bytes each."""
 
 
 class Answers:
@@ -29,9 +34,10 @@ class Answers:
     the answer has left. `ids` begins with place `first`.
     """
 
-    __slots__ = ("_alive", "_before", "_known", "_latest_by_key", "_starts", "first", "ids")
+    __slots__ = ("_alive", "_before", "_known", "_latest_by_key", "_starts", "first", "ids", "owner")
 
-    def __init__(self) -> None:
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
         self.ids: list[int] = []
         self.first = self._alive = 1
         self._before: list[int] = []
@@ -41,11 +47,13 @@ class Answers:
         """(place of its edge, hash) of each answer."""
         self._known: set[int] = set()
 
-    def add(self, answer: Sequence[int]) -> bool:
-        """Take in an answer of at least `STEM` tokens; False: it is there already."""
+    def knows(self, answer: Sequence[int]) -> bool:
+        """Whether it is there."""
+        return hash(tuple(answer)) in self._known
+
+    def add(self, answer: Sequence[int]) -> None:
+        """Take in an answer of at least `STEM` tokens that is not there."""
         hashed = hash(tuple(answer))
-        if hashed in self._known:
-            return False
         start = self.first + len(self.ids)
         self._known.add(hashed)
         self._starts.append((start, hashed))
@@ -56,7 +64,6 @@ class Answers:
         for place, key in enumerate(_stems(answer), start + STEM):
             before.append(latest.get(key, 0))
             latest[key] = place
-        return True
 
     def drop_oldest(self) -> int:
         """Forget the oldest answer; returns how many tokens that were, its edge included."""
@@ -106,7 +113,7 @@ class Memory:
     """The answers of all owners.
 
     Args:
-        most: tokens that are held at most, an edge for each answer included.
+        most: tokens that are held at most, an edge for each answer and what owners count as included.
     """
 
     def __init__(self, most: int) -> None:
@@ -120,44 +127,53 @@ class Memory:
         return self._answers_by_owner.get(owner)
 
     def keep(self, owner: Owner, answer: Sequence[int]) -> None:
-        """Remember an answer, if it is long enough to be found again and no longer than what is held."""
-        size = len(answer) + 1
-        if len(answer) < STEM or size > self._most:
+        """Remember an answer, if it is long enough to be found again and fits into what is held."""
+        size, room = len(answer) + 1, _room_of(owner)
+        if len(answer) < STEM or size + room > self._most:
             return
-        answers = self._answers_by_owner.get(owner) or Answers()
-        if not answers.add(answer):
+        answers = self._answers_by_owner.get(owner)
+        if answers is not None and answers.knows(answer):
             return
-        self._answers_by_owner[owner] = answers
-        while self.num_tokens + size > self._most:
+        while self.num_tokens + size + room * (owner not in self._answers_by_owner) > self._most:
             self._drop_oldest()
+        answers = self._answers_by_owner.get(owner)
+        if answers is None:
+            answers = self._answers_by_owner[owner] = Answers(owner)
+            size += room
+        answers.add(answer)
         shelf = self._shelf_by_tenant.setdefault(owner.tenant, _Shelf())
-        shelf.owners.append(owner)
+        shelf.answers.append(answers)
         shelf.num_tokens += size
         self.num_tokens += size
 
     def _drop_oldest(self) -> None:
         """Forget the oldest answer of the tenant that holds most."""
         tenant, shelf = max(self._shelf_by_tenant.items(), key=lambda item: item[1].num_tokens)
-        owner = shelf.owners.popleft()
-        answers = self._answers_by_owner[owner]
+        answers = shelf.answers.popleft()
         count = answers.drop_oldest()
+        if not answers.ids:
+            count += _room_of(answers.owner)
+            del self._answers_by_owner[answers.owner]
         shelf.num_tokens -= count
         self.num_tokens -= count
-        if not answers.ids:
-            del self._answers_by_owner[owner]
-        if not shelf.owners:
+        if not shelf.answers:
             del self._shelf_by_tenant[tenant]
 
 
 class _Shelf:
     """What one tenant holds."""
 
-    __slots__ = ("num_tokens", "owners")
+    __slots__ = ("answers", "num_tokens")
 
     def __init__(self) -> None:
-        self.owners: deque[Owner] = deque()
-        """Of each answer, the oldest first."""
+        self.answers: deque[Answers] = deque()
+        """Where each answer is, the oldest first."""
         self.num_tokens = 0
+
+
+def _room_of(owner: Owner) -> int:
+    """What an owner counts as beside its answers, in tokens."""
+    return OWNER_TOKENS + len(owner.salt) // SALT_PART
 
 
 def _stems(answer: Sequence[int]) -> list[int]:
