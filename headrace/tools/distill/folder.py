@@ -1,7 +1,9 @@
 """The folder that is written."""
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,10 @@ from headrace.compute.weights.formats.safetensors import read_json, read_tensors
 
 BF16_EXPONENT = np.uint16(0x7F80)
 """The exponent bits of a bfloat16: all are set in NaN and infinities."""
+_FILES = "config.json", "model.safetensors", "report.json"
+"""In the order in which they are replaced: a report never tells of heads that are not there."""
+_PART = ".part"
+"""What the names of files end with that are being written."""
 _NAMES = {np.dtype(np.float32): "F32", np.dtype(np.uint16): "BF16", np.dtype(np.int64): "I64"}
 
 
@@ -26,7 +32,7 @@ def check_folder(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file; --out needs a folder", param="out")
     others = (
-        {f.name for f in path.iterdir()} - {"config.json", "model.safetensors", "report.json"}
+        {f.name for f in path.iterdir()} - {*_FILES, *(name + _PART for name in _FILES)}
         if path.exists()
         else ()
     )
@@ -76,8 +82,10 @@ def write_folder(
 ) -> None:
     """Write heads. uint16 arrays are bfloat16 bits.
 
+    All files are written beside those that are there and replace them when all are whole, the report last.
+
     Raises:
-        HeadraceError: a weight is NaN or infinite; nothing is written.
+        HeadraceError: a weight is NaN or infinite, or a file cannot be written; what was there is whole.
     """
     for name, values in tensors.items():
         if not _is_finite(values):
@@ -85,7 +93,26 @@ def write_folder(
                 f"the trained tensor {name!r} holds NaN or infinite values, so these heads are not written; "
                 f"train again with another --seed or other --prompts"
             )
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        _write_file(path / ("config.json" + _PART), [_json(config)])
+        _write_file(path / ("model.safetensors" + _PART), _parts(tensors))
+        _write_file(path / ("report.json" + _PART), [_json(report)])
+        for name in _FILES:
+            (path / (name + _PART)).replace(path / name)
+    except OSError as error:
+        for name in _FILES:
+            with suppress(OSError):
+                (path / (name + _PART)).unlink()
+        raise HeadraceError(f"the heads cannot be written to {path}: {error}") from error
+
+
+def _json(values: Mapping[str, Any]) -> bytes:
+    return (json.dumps(values, indent=1) + "\n").encode()
+
+
+def _parts(tensors: Mapping[str, NDArray[Any]]) -> Iterator[bytes]:
+    """The bytes of a safetensors file."""
     header: dict[str, Any] = {}
     offset = 0
     for name, values in tensors.items():
@@ -94,9 +121,15 @@ def write_folder(
         offset += values.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with (path / "model.safetensors").open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for values in tensors.values():
-            file.write(np.ascontiguousarray(values).tobytes())
-    (path / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    (path / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    yield len(text).to_bytes(8, "little") + text
+    for values in tensors.values():
+        yield np.ascontiguousarray(values).tobytes()
+
+
+def _write_file(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file and wait until the disk has it: a name that is replaced earlier could end up empty."""
+    with path.open("wb") as file:
+        for part in parts:
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())

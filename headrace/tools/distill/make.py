@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.base.specs import ModelSpec
+from headrace.compute.models.decoder import Taps
 from headrace.compute.ops.api import I32
 from headrace.tools.distill.eagle import EagleTrainer
 from headrace.tools.distill.medusa import MedusaTrainer
@@ -13,7 +15,7 @@ from headrace.tools.distill.plan import Plan
 from headrace.tools.distill.states import Known, Reader
 from headrace.tools.distill.training import Training, set_threads
 
-__all__ = ["make_eagle", "make_medusa", "set_threads"]
+__all__ = ["fitted", "make_eagle", "make_medusa", "set_threads"]
 
 
 Start = Mapping[str, NDArray[Any]] | None
@@ -45,6 +47,28 @@ def make_eagle(
     embed = ids, reader.embed_rows(ids)
     layers = reader.taps.inputs_of
     return lambda seconds: EagleTrainer(tokens, head, embed, layers, _training(plan, seconds, start))
+
+
+def fitted(target: ModelSpec, taps: Taps, tokens: I32, plan: Plan, start: Start) -> dict[str, Any]:
+    """`config.json` of heads that go on from others, which are taken over once to see whether they fit.
+
+    Args:
+        target: the model; of its weights nothing is read.
+        taps: its states that they learn from.
+        tokens: their vocabulary, ascending.
+        plan: what is asked for.
+        start: their tensors.
+
+    Raises:
+        ConfigError: these have other names or shapes.
+    """
+    training = _training(plan, 1.0, start)
+    head = np.zeros((len(tokens), target.width), np.float32)
+    if plan.method == "medusa":
+        trainer = MedusaTrainer(tokens, head, training)
+    else:
+        trainer = EagleTrainer(tokens, head, (tokens, head), taps.inputs_of, training)
+    return trainer.config(target.width, target.vocab_size)
 
 
 def _training(plan: Plan, seconds: float, start: Start) -> Training:

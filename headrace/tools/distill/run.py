@@ -1,9 +1,9 @@
 """`headrace distill`: text, states, training, a folder, a report."""
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,15 +16,17 @@ from headrace.base.errors import ConfigError
 from headrace.base.request import SamplingParams
 from headrace.compute.models.decoder import Taps
 from headrace.compute.ops.api import I32
+from headrace.engine.build import open_model
 from headrace.engine.llm import LLM
-from headrace.tools.distill.folder import check_folder, read_folder, write_folder
+from headrace.tools.distill.folder import check_folder, write_folder
 from headrace.tools.distill.plan import Plan
 from headrace.tools.distill.prompts import make_prompts
+from headrace.tools.distill.resume import Before, before_of, check_config, check_judged, origin_of
 from headrace.tools.distill.states import MAX_TOKENS, MIN_LAYERS, Known, Reader, fused_layers
 from headrace.tools.distill.text import BATCH, Sample, answers
 
-WRITE_SHARE, JUDGE_SHARE = 0.2, 0.03
-"""Of the time, for text to train on and for text to judge by; reading states takes what it takes."""
+WRITE_SHARE = 0.2
+"""Of the time, for text to train on; reading states takes what it takes."""
 ROUND = 1 << 40
 """Seeds of a round's answers."""
 MAX_STATE_BYTES = 2 << 30
@@ -50,12 +52,18 @@ def distill(config: EngineConfig, plan: Plan, watcher: Watcher) -> dict[str, Any
         ConfigError: impossible settings, no prompts, or no torch.
         HeadraceError: the model cannot be used.
     """
-    trainer_of, set_threads = _trainer(plan.method)
+    trainer_of, set_threads, fitted = _trainer(plan.method)
     check_folder(plan.out)
-    before = _before(plan)
-    began_s = now_s()
     config = replace(config, speculate=SpeculateConfig())
-    train, judge = _write(config, plan, watcher, before.rounds)
+    prompts = make_prompts(plan.prompts, plan.seed)
+    origin = origin_of(config, plan, prompts)
+    target = open_model(config, with_text=False).checkpoint.spec
+    taps = taps_of(plan.method, len(target.layers))
+    before = before_of(plan, origin, target.vocab_size)
+    if before.tensors is not None:
+        check_config(plan.out, fitted(target, taps, before.tokens, plan, before.tensors))
+    began_s = now_s()
+    train, judge, judged = _write(config, plan, watcher, prompts, before)
     watcher.phase("states")
     reader = Reader(config, partial(taps_of, plan.method))
     try:
@@ -76,12 +84,11 @@ def distill(config: EngineConfig, plan: Plan, watcher: Watcher) -> dict[str, Any
     accepted = acceptance_by_depth(trainer.ranks(held_out))
     known = np.isin(np.concatenate([t.ids[t.num_prompt :] for t in held_out]), tokens)
     report = {
-        "method": plan.method,
-        "model": config.model.model,
-        "seed": plan.seed,
+        **origin,
         "temperature": plan.temperature,
         "rounds": before.rounds + 1,
         "training_tokens": before.training_tokens + sum(s.num_answer for s in train),
+        "judged": judged,
         "judged_tokens": sum(s.num_answer for s in judge),
         "vocabulary": len(tokens),
         "vocabulary_covers": round(float(known.mean()), 4),
@@ -114,66 +121,36 @@ def frequent(samples: Sequence[Sample], most: int, vocab_size: int) -> I32:
     return np.array(sorted(order[:most]), np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class _Before:
-    """What was trained before, with `resume`."""
-
-    rounds: int = 0
-    training_tokens: int = 0
-    steps: int = 0
-    seconds: float = 0.0
-    tensors: Mapping[str, NDArray[Any]] | None = None
-    tokens: I32 | None = None
-
-
-def _before(plan: Plan) -> _Before:
-    """What `plan.out` holds, if it is to be gone on with.
+def _write(
+    config: EngineConfig, plan: Plan, watcher: Watcher, prompts: Sequence[str], before: Before
+) -> tuple[list[Sample], list[Sample], str]:
+    """Answers to train on, other ones in each round; greedy ones to other prompts to judge by, their digest.
 
     Raises:
-        ConfigError: nothing, or other heads.
+        ConfigError: others than before to judge by.
     """
-    if not plan.resume:
-        return _Before()
-    report, tensors = read_folder(plan.out)
-    if report.get("method") != plan.method or report.get("seed") != plan.seed:
-        raise ConfigError(
-            f"the heads in {plan.out} are {report.get('method')!r:.40} of --seed {report.get('seed')!r:.40}; "
-            f"--resume goes on with the same, which the texts to judge by depend on",
-            param="resume",
-        )
-    if "token_map" in tensors:
-        tokens = tensors["token_map"].astype(np.int32)
-    else:
-        tokens = (tensors["d2t"] + np.arange(len(tensors["d2t"]))).astype(np.int32)
-    counts = (report.get(key, 0) for key in ("rounds", "training_tokens", "steps", "seconds"))
-    return _Before(*counts, tensors=tensors, tokens=tokens)
-
-
-def _write(
-    config: EngineConfig, plan: Plan, watcher: Watcher, rounds: int
-) -> tuple[list[Sample], list[Sample]]:
-    """Answers to train on, other ones in each round, and greedy ones to other prompts to judge by."""
     watcher.phase("text")
-    prompts = make_prompts(plan.prompts, plan.seed)
     num_judge = max(1, min(BATCH, len(prompts) // 8))
-    seed = (plan.seed + rounds * ROUND) % (1 << 62)
+    seed = (plan.seed + before.rounds * ROUND) % (1 << 62)
     sampling = SamplingParams(temperature=plan.temperature, seed=seed, max_tokens=plan.max_tokens)
     schedule = (
         config.schedule if config.schedule.max_num_seqs else replace(config.schedule, max_num_seqs=BATCH)
     )
     with _engine(replace(config, schedule=schedule)) as llm:
-        budget_s = 60 * plan.minutes
         greedy = replace(sampling, temperature=0.0)
-        judge = list(answers(llm, prompts[:num_judge], greedy, JUDGE_SHARE * budget_s, plan.text_tokens // 8))
+        judge = list(
+            answers(llm, prompts[:num_judge], greedy, 0.0, plan.text_tokens)
+        )  # once: they are greedy
+        judged = check_judged(plan.out, before, judge)
         train: list[Sample] = []
-        began_s, wanted_s = now_s(), WRITE_SHARE * budget_s
+        began_s, wanted_s = now_s(), WRITE_SHARE * 60 * plan.minutes
         written = 0
         for sample in answers(llm, prompts[num_judge:], sampling, wanted_s, plan.text_tokens):
             train.append(sample)
             written += sample.num_answer
             share = max((now_s() - began_s) / wanted_s, written / plan.text_tokens)
             watcher.move(min(share, 1.0), f"{written} tokens")
-    return _useful(train, plan), _useful(judge, plan)
+    return _useful(train, plan), _useful(judge, plan), judged
 
 
 def _useful(samples: Sequence[Sample], plan: Plan) -> list[Sample]:
@@ -210,19 +187,26 @@ def _tell_loss(watcher: Watcher, share: float, loss: float) -> None:
     watcher.move(share, f"loss {loss:.3f}")
 
 
-def _trainer(method: str) -> tuple[Any, Callable[[int], None]]:
-    """What makes a trainer and what sets its threads; torch is looked for first, before anything is computed.
+def _trainer(method: str) -> tuple[Any, Callable[[int], None], Any]:
+    """What makes a trainer, what sets its threads, and what sees whether earlier heads fit.
+
+    Torch is looked for first, before anything is computed.
 
     Raises:
         ConfigError: torch is not installed.
     """
     try:
-        from headrace.tools.distill.make import make_eagle, make_medusa, set_threads  # noqa: PLC0415 - torch
+        from headrace.tools.distill.make import (  # noqa: PLC0415 - torch
+            fitted,
+            make_eagle,
+            make_medusa,
+            set_threads,
+        )
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"training heads needs {error.name}: pip install 'headrace[compress]'", param="heads"
         ) from error
-    return make_medusa if method == "medusa" else make_eagle, set_threads
+    return make_medusa if method == "medusa" else make_eagle, set_threads, fitted
 
 
 def taps_of(method: str, layers: int) -> Taps:

@@ -83,12 +83,16 @@ class Shuffled:
         self._left = np.empty(0, np.int64)
 
     def take(self, size: int) -> NDArray[np.int64]:
-        """The next `size` of them, or all where there are fewer."""
+        """The next `size` of them, or all where there are fewer; no two are the same."""
         size = min(size, self._count)
-        if len(self._left) < size:
-            self._left = self._rng.permutation(self._count)
-        taken, self._left = self._left[:size], self._left[size:]
-        return taken
+        rest = self._left[:size]
+        if len(rest) == size:
+            self._left = self._left[size:]
+            return rest
+        again = self._rng.permutation(self._count)
+        new = np.flatnonzero(~np.isin(again, rest))[: size - len(rest)]  # none comes twice in one step
+        self._left = np.delete(again, new)
+        return np.concatenate([rest, again[new]])
 
 
 def ridge(x: torch.Tensor, y: torch.Tensor, share: float) -> torch.Tensor:
