@@ -7,9 +7,10 @@ an owner depends on another's text. Places with the same last `STEM` tokens are 
 as `proposers/suffix` chains those of a request; the edge counts as a token, so that an answer is found again
 by its first token.
 
-All owners together hold a bounded number of tokens, and each owner counts as some for what is kept of it alone:
-else many salts with short answers would take many times the memory. Where one more answer does not fit, the oldest answer of
-the tenant that holds most leaves: who asks much, or under many salts, displaces its own.
+All owners together hold a bounded number of tokens, and each owner counts as some for what is kept of it
+alone: else many salts with short answers would take many times the memory. Where one more answer does not
+fit, the oldest answer of the tenant that holds most leaves: who asks much, or under many salts, displaces
+its own.
 """
 
 from collections import deque
