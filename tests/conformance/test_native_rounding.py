@@ -5,14 +5,20 @@ import pytest
 
 from headrace import _native
 from headrace.base.errors import ConfigError
+from headrace.compute.ops import bind
 from headrace.compute.ops.api import StepLimits
 from headrace.compute.ops.backends.native.backend import NativeBackend, NativeOptions
 from headrace.compute.ops.backends.native.fuse import PASSES
 from headrace.compute.ops.backends.native.lower import lower
-from headrace.compute.ops.backends.native.packer import NativePacker
+from headrace.compute.ops.backends.native.packer import layout_digest
 from headrace.compute.ops.backends.native.record import record
 from headrace.compute.ops.backends.reference import ReferenceBackend
 from headrace.compute.ops.bind import choose_backend
+from headrace.compute.weights.checkpoint import open_checkpoint
+from headrace.compute.weights.packed import cache as folder_of_files
+from headrace.compute.weights.packed import store
+from headrace.compute.weights.packed.cache import PackedCache
+from tests.kit.quantized import quantized_llama
 from tests.kit.steps import Rows, TinyModel, float_weight, geometry, random_weight, run_ops
 
 BEST = _native.isas()[0]
@@ -163,12 +169,89 @@ def test_products_refuse_rows_that_lack_what_they_read():
 
 
 def test_packed_files_of_one_setting_are_not_taken_for_the_other():
-    plain, pairs = (NativePacker(native(rounds=r).runtime, rounds=r) for r in (False, True))
-    assert plain.layout != pairs.layout
-    assert native(rounds=True).packer.layout == pairs.layout
+    plain, pairs = (native(rounds=r).packer for r in (False, True))
+    forms = [("q4_1", 576), ("f32", 64), ("bf16", 33)]
+    assert plain.layout_of(forms) == pairs.layout_of(forms) == layout_digest()
+    forms.append(("bf16", 64))
+    assert plain.layout_of(forms) == layout_digest() != pairs.layout_of(forms) == layout_digest(pairs=True)
     weight = random_weight(np.random.default_rng(2), "bf16", 20, 64)
     stored = [native(rounds=r).matrix([weight]).parts[0].data().tobytes() for r in (False, True)]
     assert stored[0] != stored[1]
+
+
+def test_how_pairs_lie_changes_only_the_layouts_that_have_them(monkeypatch):
+    """Files from before there were pairs keep their key."""
+    digest, known = layout_digest.__wrapped__, _native.source_blocks()  # past its cache
+    plain = digest()
+    others = {k: v for k, v in known.items() if k != _native.BFLOAT_PAIRS}
+    monkeypatch.setattr(_native, "source_blocks", lambda: others)
+    assert digest() == plain
+    monkeypatch.setattr(_native, "source_blocks", lambda: {**others, _native.BFLOAT_PAIRS: (512, 1024 + 4)})
+    with pytest.raises(ValueError, match="rows have"):  # so they are packed for it
+        digest(pairs=True)
+    assert digest() == plain
+
+
+@pytest.mark.parametrize(("scheme", "again"), [("q8_0", False), ("bf16", True)])
+def test_another_setting_packs_anew_only_what_lies_otherwise(tmp_path, monkeypatch, scheme, again):
+    monkeypatch.setattr(store, "MIN_BYTES", 0)
+    monkeypatch.setattr(folder_of_files, "SPARE_BYTES", 0)
+    cache = PackedCache(mode="map", limit_bytes=1 << 30, folder=tmp_path)
+    checkpoint, found = open_checkpoint(quantized_llama(scheme, 1)), []
+    for rounds in (False, True):
+        weights = store.PackedStore(native(rounds=rounds), checkpoint, cache)
+        found.append(weights.is_found)
+        weights.matrix([checkpoint.weights.matrix("layers.0.gate.weight")])
+        writer = weights.finish()
+        if writer is not None:
+            writer.join()
+    assert found == [False, not again]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+class Faulty(NativeBackend):
+    """The last result of products of 37 outputs and so many rows has another last bit."""
+
+    wrong_rows = 0
+
+    def compile(self, forward, limits, kv):
+        program, rows = super().compile(forward, limits, kv), self.wrong_rows
+
+        class Wrong:
+            def run(self, ctx):
+                out = np.array(program.run(ctx))
+                if out.shape == (rows, 37):
+                    out[-1, -1] = np.nextafter(out[-1, -1], np.float32(9))
+                return out
+
+        return Wrong()
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize("name", ["auto", "native"])
+def test_the_self_test_finds_one_wrong_bit_of_a_rounded_product(monkeypatch, name, rows):
+    faulty = Faulty(NativeOptions(isa=BEST, rounds=True))
+    assert bind.self_test(faulty, rounds=True) == []
+    faulty.wrong_rows = rows
+    assert bind.self_test(faulty) == []
+    found = f"product of bf16 with {rows} rounded rows: 1 of {37 * rows} differ"
+    assert bind.self_test(faulty, rounds=True) == [found]
+    monkeypatch.setattr(bind, "_native_backend", lambda *_, **__: faulty)
+    with pytest.raises(ConfigError, match=f"self-test: {found}"):
+        choose_backend(name, threads=1, rounds=True)
+
+
+def test_the_self_test_finds_activations_that_are_not_rounded():
+    found = bind.self_test(native(rounds=False), rounds=True)
+    assert [finding.partition(":")[0] for finding in found] == [
+        "product of bf16 with 1 rounded rows",
+        "product of bf16 with 7 rounded rows",
+    ]
+
+
+@pytest.mark.parametrize("isa", _native.isas())
+def test_the_self_test_of_rounding_is_silent_on_every_instruction_set(isa):
+    assert bind.self_test(native(isa), rounds=True) == []
 
 
 def test_the_reference_says_that_it_does_not_round():

@@ -166,8 +166,8 @@ def file_pages_at(address, size):
 
 
 def test_the_layout_names_what_packing_makes():
-    layout = native().packer.layout
-    others = {native(t).packer.layout for t in (1, 2)}
+    layout = native().packer.layout_of(())
+    others = {native(t).packer.layout_of(()) for t in (1, 2)}
     assert others == {layout}
     assert len(layout) == 32
 
@@ -302,7 +302,7 @@ def test_an_entry_too_small_for_its_weight_is_packed(model, cache):
 
 def test_a_writer_that_opened_just_before_another_published_leaves_the_file_alone(model, cache, monkeypatch):
     checkpoint = open_checkpoint(model)
-    path = cache.path(checkpoint.path, checkpoint.content_id, native().packer.layout)
+    path = cache.path(checkpoint.path, checkpoint.content_id, native().packer.layout_of(()))
     lock = fcntl.flock
 
     def publish_first(fd, how):
@@ -444,7 +444,7 @@ Start(model, cache)
 
 def test_a_file_of_a_writer_that_died_is_taken_over(model, cache):
     checkpoint = open_checkpoint(model)
-    layout = native().packer.layout
+    layout = native().packer.layout_of(())
     cache.folder.mkdir()
     part = cache.path(checkpoint.path, checkpoint.content_id, layout).with_suffix(".part")
     part.write_bytes(b"x" * (9 << 20))
@@ -455,7 +455,7 @@ def test_a_file_of_a_writer_that_died_is_taken_over(model, cache):
 
 def test_a_writer_steps_back_when_another_one_is_writing(model, cache):
     checkpoint = open_checkpoint(model)
-    layout = native().packer.layout
+    layout = native().packer.layout_of(())
     cache.folder.mkdir()
     part = cache.path(checkpoint.path, checkpoint.content_id, layout).with_suffix(".part")
     with part.open("wb") as held:

@@ -7,7 +7,7 @@ Exactness: a result row depends on its own input row, its position and its seque
 number of rows, on neighbours or on thread counts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -314,10 +314,12 @@ Sampler = Callable[[F32, F32 | None], tuple[I32, I32]]
 class Packer(Protocol):
     """How a backend's own form of matrices is kept in a file and taken from it."""
 
-    layout: str
-    """Names the form; another value means that bytes kept before are of no use."""
     chunk: int
     """Bytes that one sum stands for."""
+
+    def layout_of(self, forms: Iterable[tuple[str, int]]) -> str:
+        """Names the form of matrices in these (schemes, columns): another means other bytes for some."""
+        ...
 
     def checksum(self, data: NDArray[np.uint8]) -> int:
         """The sum of [bytes] uint8, at most `chunk` of them."""
@@ -358,9 +360,7 @@ class Backend(Protocol):
         ...
 
     def matrix(self, parts: Sequence[Weight]) -> Handle:
-        """Take weights over in the backend's own form.
-
-        Several parts are stacked along N (QKV, gate and up), each keeping its own scheme.
+        """Take weights over in the backend's own form: parts stacked along N, each in its own scheme.
 
         Raises:
             CheckpointError: a scheme the backend (and the reference) lacks, named.

@@ -104,8 +104,8 @@ def choose_backend(
         rounds: round activations that meet bfloat16 weights to bfloat16.
 
     Raises:
-        ConfigError: see `choose`; or `native` was asked for by name and fails its self-test; or the backend
-            does not round.
+        ConfigError: see `choose`; or `native` was asked for by name, or rounding was, and it fails its
+            self-test; or the backend does not round.
     """
     choice = choose(name, isa, threads)
     check_rounding(choice.name, rounds=rounds)
@@ -114,15 +114,14 @@ def choose_backend(
             _log.warning("falling back to the reference backend: %s", "; ".join(choice.reasons))
         return ReferenceBackend()
     backend = _native_backend(choice, graphs=graphs, rounds=rounds)
-    findings = self_test(backend)
+    findings = self_test(backend, rounds=rounds)
     if not findings:
         return backend
     backend.close()
-    if name == "native" or isa != "auto":
+    if name == "native" or isa != "auto" or rounds:  # no other backend rounds
         raise ConfigError(
             f"native kernels ({choice.isa}) fail their self-test: {'; '.join(findings)}", param="device.isa"
         )
-    check_rounding("reference", rounds=rounds)
     _log.warning("falling back to the reference backend: %s; %s", "; ".join(findings), LOSS)
     return ReferenceBackend()
 

@@ -13,20 +13,25 @@ from headrace.compute.ops.api import (
     Forward,
     ForwardContext,
     KVGeometry,
-    KVPool,
     StepLimits,
     Weight,
 )
 
 HEADS, HEAD_SIZE, WIDTH, TOKENS, BLOCK = 2, 24, 96, 7, 4
 PARAMS = AttentionParams(heads=HEADS, kv_heads=1, head_size=HEAD_SIZE, scale=0.25)
+_LEAST = 2.0**-56
+"""Numbers below it count as zero where activations are rounded (`kLeastBfloat` of the kernels)."""
 
 
-def self_test(backend: Backend) -> list[str]:
-    """What is wrong with the kernels of `backend`, in words; empty when all is well."""
+def self_test(backend: Backend, *, rounds: bool = False) -> list[str]:
+    """What is wrong with the kernels of `backend`, in words; empty when all is well.
+
+    `rounds`: the backend rounds activations that meet bfloat16 weights, so these products are tested, too.
+    """
     rng = _Numbers()
     findings = [_check_products(backend, rng, scheme) for scheme in ("f32", "f16", "q8_0", "q4_0")]
     findings += [_check_rows(backend, rng), _check_attention(backend, rng)]
+    findings += [_check_rounded(backend, rng, rows) for rows in (1, TOKENS) if rounds]
     return [finding for finding in findings if finding]
 
 
@@ -55,6 +60,9 @@ def _weight(values: F32, scheme: str) -> tuple[Weight, F32]:
     elif scheme == "f16":
         halves = values.astype(np.float16)
         data, exact = halves.view(np.uint8), halves.astype(np.float32)
+    elif scheme == "bf16":
+        bits = values.view(np.uint32) >> 16
+        data, exact = bits.astype(np.uint16).view(np.uint8), (bits << 16).view(np.float32)
     else:
         top = 127 if scheme == "q8_0" else 7
         groups = values.reshape(n, k // 32, 32)
@@ -69,9 +77,9 @@ def _weight(values: F32, scheme: str) -> tuple[Weight, F32]:
     return Weight(name="self_test", type_name=scheme, n=n, k=k, data=data), exact
 
 
-def _run(backend: Backend, forward: Forward, kv: KVPool | None = None) -> F32:
-    """Run a forward pass over ids 0 .. TOKENS - 1, all logits wanted."""
-    pool = kv or backend.kv_pool(
+def _run(backend: Backend, forward: Forward, rows: int = TOKENS) -> F32:
+    """Run a forward pass over ids 0 .. TOKENS - 1, logits wanted of the first `rows`."""
+    pool = backend.kv_pool(
         KVGeometry(layers=1, kv_heads=1, head_size=HEAD_SIZE, block_size=BLOCK, dtype="f32"), 3
     )
     limits = StepLimits(max_tokens=TOKENS, max_rows=1, max_logits=TOKENS, table_width=2)
@@ -84,7 +92,7 @@ def _run(backend: Backend, forward: Forward, kv: KVPool | None = None) -> F32:
         key_len=np.array([TOKENS], np.int32),
         tables=np.array([[2, 1]], np.int32),
         rope_rows=ids,
-        logit_rows=ids,
+        logit_rows=ids[:rows],
         kv=pool,
     )
     return np.array(backend.compile(forward, limits, pool).run(ctx))
@@ -107,6 +115,28 @@ def _check_products(backend: Backend, rng: _Numbers, scheme: str) -> str:
     return _differs(
         f"product with {scheme}", got, x @ exact.T + bias, 0.02 if scheme.startswith("q") else 1e-5
     )
+
+
+def _check_rounded(backend: Backend, rng: _Numbers, rows: int) -> str:
+    """Products of rounded activations with bfloat16: the same bits everywhere, so there is no tolerance."""
+    x, values = rng.rows(TOKENS, WIDTH), rng.rows(37, WIDTH)
+    x[:, ::7] *= np.float32(_LEAST)  # half of these count as zero
+    values[:, ::11] *= np.float32(_LEAST)
+    weight, exact = _weight(values, "bf16")
+    table, matrix = backend.matrix([_weight(x, "f32")[0]]), backend.matrix([weight])
+    got = _run(
+        backend, lambda ops, ctx: ops.linear(ops.select(ctx, ops.embed(ctx, table, 1.0)), matrix), rows
+    )
+    bits = x.view(np.uint32)
+    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    a = np.where(np.abs(x) < _LEAST, np.float32(0), nearest.view(np.float32))[:rows]
+    w = np.where(np.abs(exact) < _LEAST, np.float32(0), exact)
+    wanted = np.zeros((rows, 37), np.float32)
+    for k in range(WIDTH):
+        at = k ^ 1  # the odd one of a pair first; products of two bfloat16 are exact
+        wanted += a[:, at, None] * w[None, :, at]
+    wrong = int((got != wanted).sum())
+    return f"product of bf16 with {rows} rounded rows: {wrong} of {wanted.size} differ" if wrong else ""
 
 
 def _check_rows(backend: Backend, rng: _Numbers) -> str:

@@ -101,6 +101,11 @@ class WeightMap:
         """Whether the checkpoint has this weight."""
         return name in self._sources
 
+    def forms(self) -> frozenset[tuple[str, int]]:
+        """(number format, columns) of all matrices; no weight is read."""
+        matrices = (source for source in self._sources.values() if len(source.shape) == 2)
+        return frozenset((self._tensors[source.tensor].type_name, source.shape[1]) for source in matrices)
+
     def matrix(self, name: str) -> Weight:
         """A weight matrix [n, k] in its stored form.
 

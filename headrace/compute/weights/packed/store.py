@@ -35,9 +35,9 @@ class PackedStore:
         self._handles: list[tuple[Sequence[Weight], Handle]] = []
         self._num_made = 0
         if self._cache is not None and self._packer is not None:
-            layout = self._packer.layout
-            self._path = self._cache.path(checkpoint.path, checkpoint.content_id, layout)
-            opened = self._cache.open(self._path, checkpoint.content_id, layout)
+            self._layout = self._packer.layout_of(checkpoint.weights.forms())
+            self._path = self._cache.path(checkpoint.path, checkpoint.content_id, self._layout)
+            opened = self._cache.open(self._path, checkpoint.content_id, self._layout)
             if opened is not None:
                 self._take(opened, self._packer, self._cache.mode)
 
@@ -80,7 +80,7 @@ class PackedStore:
         ]
         draft = Draft(
             identity=self._checkpoint.content_id,
-            layout=packer.layout,
+            layout=self._layout,
             source=str(self._checkpoint.path.absolute()),
             matrices=matrices,
             chunk=packer.chunk,

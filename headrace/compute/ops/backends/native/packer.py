@@ -1,7 +1,7 @@
 """Packing of weights, and the packed form as bytes of a file."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -64,9 +64,12 @@ def source_type_of(weight: Weight, *, rounds: bool = False) -> int:
         raise CheckpointError(
             f"{weight.name}: the scheme {weight.type_name!r} is unknown; known: {', '.join(SOURCE_TYPES)}"
         )
-    if rounds and weight.type_name == "bf16" and weight.k % PAIR_COLUMNS == 0:
-        return _native.BFLOAT_PAIRS
-    return source_type
+    return _native.BFLOAT_PAIRS if rounds and _makes_pairs(weight.type_name, weight.k) else source_type
+
+
+def _makes_pairs(type_name: str, columns: int) -> bool:
+    """Whether a matrix is packed in pairs where activations are rounded."""
+    return type_name == "bf16" and columns % PAIR_COLUMNS == 0
 
 
 def stacked(parts: Sequence[Weight], packed: tuple[Any, ...]) -> NativeMatrix:
@@ -86,11 +89,16 @@ def stacked(parts: Sequence[Weight], packed: tuple[Any, ...]) -> NativeMatrix:
 
 
 @cache
-def layout_digest() -> str:
-    """A digest of what packing makes of given bytes in every scheme: it changes when packing does."""
+def layout_digest(*, pairs: bool = False) -> str:
+    """A digest of what packing makes of given bytes in every scheme: it changes when packing does.
+
+    `pairs`: of bfloat16 in pairs, too.
+    """
     digest = hashlib.blake2b(digest_size=16)
     runtime = _native.Runtime("portable", 1, 0, False)  # so that the samples leave the memory of weights
     for source_type, (columns, size) in _native.source_blocks().items():
+        if source_type == _native.BFLOAT_PAIRS and not pairs:
+            continue
         row_bytes = _SAMPLE_COLUMNS // columns * size
         data = (np.arange(_SAMPLE_ROWS * row_bytes, dtype=np.uint32) * np.uint32(2654435761) >> 13).astype(
             np.uint8
@@ -102,7 +110,10 @@ def layout_digest() -> str:
 
 
 class NativePacker:
-    """See `Packer`. The packed form is the same on every instruction set, but depends on `rounds`."""
+    """See `Packer`.
+
+    The packed form is the same on every instruction set; that of bfloat16 depends on `rounds`.
+    """
 
     chunk: int = _native.FILE_CHUNK
 
@@ -110,10 +121,9 @@ class NativePacker:
         self._runtime = runtime
         self._rounds = rounds
 
-    @property
-    def layout(self) -> str:
-        """See `Packer.layout`."""
-        return layout_digest() + ("+pairs" if self._rounds else "")
+    def layout_of(self, forms: Iterable[tuple[str, int]]) -> str:
+        """See `Packer.layout_of`."""
+        return layout_digest(pairs=self._rounds and any(_makes_pairs(*form) for form in forms))
 
     def checksum(self, data: NDArray[np.uint8]) -> int:
         """See `Packer.checksum`."""
