@@ -17,7 +17,7 @@ from headrace.base.registry import Registry
 from headrace.base.request import SamplingParams
 from headrace.base.tasks import MAX_DEPTH
 from headrace.compute.device.kinds.cpu import memory
-from headrace.compute.device.limits import machine_limits, with_pairs
+from headrace.compute.device.limits import machine_limits
 from headrace.compute.models.decoder import make_forward
 from headrace.compute.models.load import LoadedModel, load_model
 from headrace.compute.ops.api import Backend
@@ -293,11 +293,10 @@ def step_model(resolved: Resolved, checkpoint: Checkpoint, weight_bytes: int) ->
         weight_bytes,
         geometry.block_bytes // geometry.block_size,
         is_float=kind in FLOAT_TYPES,
+        in_pairs=kind == "bf16" and rounds(resolved.config.device),
     )
     probe = backend_facts(resolved.backend).is_fast
-    limits = machine_limits(resolved.threads, resolved.isa, probe=probe)
-    in_pairs = kind == "bf16" and rounds(resolved.config.device)
-    return StepModel(shape, with_pairs(limits, resolved.isa) if in_pairs else limits)
+    return StepModel(shape, machine_limits(resolved.threads, resolved.isa, probe=probe))
 
 
 def text_of(config: EngineConfig, checkpoint: Checkpoint) -> Text:

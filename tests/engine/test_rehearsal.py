@@ -19,7 +19,9 @@ from tests.kit.engine import VOCAB, tiny_llama
 from tests.kit.heads import random_medusa
 from tests.unit.test_step_cost import row
 
-LIMITS = Limits(threads=2, read_bytes_s=4e10, fma_ops_s=2e11, int8_ops_s=9e11, source="measured")
+LIMITS = Limits(
+    threads=2, read_bytes_s=4e10, fma_ops_s=2e11, pair_ops_s=4e11, int8_ops_s=9e11, source="measured"
+)
 
 
 def config(**given):

@@ -1,6 +1,7 @@
 """The machine's limits: measured once, kept, and assumed where nothing can be measured."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,12 @@ import pytest
 from headrace import _native
 from headrace.base.config import DeviceConfig, EngineConfig, KVConfig
 from headrace.compute.device import limits as module
-from headrace.compute.device.limits import AGREEING, ASSUMED, MEASUREMENTS, machine_limits, with_pairs
+from headrace.compute.device.limits import AGREEING, ASSUMED, MEASUREMENTS, machine_limits
 from headrace.compute.weights.checkpoint import open_checkpoint
 from headrace.engine import build
+from headrace.engine.cost.meter import StepMeter
 from headrace.engine.resolve import DeviceFacts, resolve
+from headrace.tools.plan.report import machine_of
 from tests.kit.quantized import quantized_llama
 
 RATES = {"read_bytes_s": 4e10, "fma_ops_s": 2e11, "dot_ops_s": 9e11, "maddubs_ops_s": 4e11}
@@ -115,10 +118,17 @@ def test_this_machine_measures_what_is_possible(tmp_path):
             native.machine_limits(threads, size)
 
 
-def test_products_of_bfloat16_pairs_have_twice_the_rate_where_one_instruction_takes_pairs(monkeypatch):
+def test_products_of_bfloat16_pairs_have_twice_the_rate_where_one_instruction_takes_pairs(
+    tmp_path, measured, monkeypatch
+):
     monkeypatch.setattr(_native, "multiplies_pairs", lambda isa: isa == "avx512")
-    assert with_pairs(ASSUMED, "avx512").fma_ops_s == 2 * ASSUMED.fma_ops_s
-    assert with_pairs(ASSUMED, "avx2") == ASSUMED
+    for probe, fma in ((False, 2 * ASSUMED.fma_ops_s), (True, RATES["fma_ops_s"])):
+        for isa, times in (("avx512", 2), ("avx2", 1)):
+            found = machine_limits(2, isa, folder=tmp_path, probe=probe)
+            assert (found.fma_ops_s, found.pair_ops_s) == (fma, times * fma)
+            said = machine_of(found)
+            assert said["float32_operations_per_s"] == fma
+            assert said["bfloat16_operations_per_s"] == times * fma
 
 
 def test_only_avx512_may_multiply_pairs():
@@ -127,13 +137,18 @@ def test_only_avx512_may_multiply_pairs():
 
 
 @pytest.mark.parametrize(
-    ("scheme", "asked", "times"), [("bf16", "bfloat16", 2), ("bf16", "float32", 1), ("q8_0", "bfloat16", 1)]
+    ("scheme", "asked", "rate"),
+    [
+        ("bf16", "bfloat16", "pair_ops_s"),
+        ("bf16", "float32", "fma_ops_s"),
+        ("q8_0", "bfloat16", "int8_ops_s"),
+    ],
 )
 def test_steps_are_held_against_the_rate_of_pairs_where_weights_are_multiplied_so(
-    monkeypatch, scheme, asked, times
+    monkeypatch, scheme, asked, rate
 ):
-    monkeypatch.setattr(_native, "multiplies_pairs", lambda isa: True)
-    monkeypatch.setattr(build, "machine_limits", lambda *_, **__: ASSUMED)
+    limits = replace(ASSUMED, pair_ops_s=90e9)
+    monkeypatch.setattr(build, "machine_limits", lambda *_, **__: limits)
     checkpoint = open_checkpoint(quantized_llama(scheme, 1))
     config = EngineConfig(
         device=DeviceConfig(float_activations=asked), kv=KVConfig(num_blocks=64, dtype="f16")
@@ -142,4 +157,6 @@ def test_steps_are_held_against_the_rate_of_pairs_where_weights_are_multiplied_s
         backend="native", isa="avx512", threads=1, reasons=(), memory_bytes=4 << 30, memory_reason=""
     )
     resolved = resolve(config, build.model_facts(config, checkpoint), device)
-    assert build.step_model(resolved, checkpoint, 1 << 20).limits.fma_ops_s == times * ASSUMED.fma_ops_s
+    model = build.step_model(resolved, checkpoint, 1 << 20)
+    assert model.limits == limits
+    assert model.peak_ops_s == StepMeter(model).gauges()["limit_operations"] == getattr(limits, rate)

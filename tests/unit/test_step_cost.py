@@ -14,7 +14,9 @@ from headrace.engine.cost.meter import StepMeter
 from headrace.engine.cost.model import StepModel
 from headrace.engine.cost.shape import CostShape
 
-LIMITS = Limits(threads=2, read_bytes_s=4e10, fma_ops_s=2e11, int8_ops_s=9e11, source="measured")
+LIMITS = Limits(
+    threads=2, read_bytes_s=4e10, fma_ops_s=2e11, pair_ops_s=4e11, int8_ops_s=9e11, source="measured"
+)
 SHAPE = CostShape.of(
     Work(per_token=200_000_000, per_logits=60_000_000, attention=((None, 60_000),)), 100_000_000, 23_000
 )
@@ -58,6 +60,11 @@ def test_float_matrices_are_held_against_the_float_rate():
     as_float = StepModel(replace(SHAPE, is_float=True), LIMITS)
     work = SHAPE.work_of([row(0, 512)])
     assert as_float.roof_s(work)[1] > 4 * StepModel(SHAPE, LIMITS).roof_s(work)[1]
+    in_pairs = StepModel(replace(SHAPE, is_float=True, in_pairs=True), LIMITS)
+    assert (SHAPE.in_pairs, as_float.peak_ops_s, in_pairs.peak_ops_s) == (False, 2e11, 4e11)
+    attention_s = 2 * 60_000 * (512 * 513 / 2) / 9e11
+    seconds = [model.roof_s(work)[1] - attention_s for model in (as_float, in_pairs)]
+    assert seconds[0] == pytest.approx(2 * seconds[1])
 
 
 def test_a_fit_finds_the_coefficients_of_what_it_sees():

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,17 @@ class Limits:
     """Bytes a second from memory."""
     fma_ops_s: float
     """float32 multiply-adds."""
+    pair_ops_s: float
+    """Products of two bfloat16 added up in float32: twice as many where one instruction takes pairs."""
     int8_ops_s: float
     """8-bit products added up, by the fastest instruction that the kernels may use."""
     source: str
     """`measured`, `cached` or `assumed`."""
 
 
-ASSUMED = Limits(threads=1, read_bytes_s=10e9, fma_ops_s=60e9, int8_ops_s=120e9, source="assumed")
+ASSUMED = Limits(
+    threads=1, read_bytes_s=10e9, fma_ops_s=60e9, pair_ops_s=60e9, int8_ops_s=120e9, source="assumed"
+)
 """One core of a common server; where nothing was measured."""
 
 
@@ -70,16 +74,15 @@ def machine_limits(threads: int, isa: str, *, folder: Path | None = None, probe:
         return _limits(rates, threads, isa, "measured")
     if known is not None:
         return _limits(known, threads, isa, "cached")
-    return Limits(**{**asdict(ASSUMED), "threads": threads, **_scaled(threads)})
+    return Limits(**{**asdict(ASSUMED), "threads": threads, **_scaled(threads, isa)})
 
 
-def with_pairs(limits: Limits, isa: str) -> Limits:
-    """The limits of products of two bfloat16: twice the rate of float32 where one instruction takes pairs."""
+def _pair_ops_s(fma_ops_s: float, isa: str) -> float:
     try:
         native: Any = import_module("headrace._native")
     except ImportError:
-        return limits
-    return replace(limits, fma_ops_s=2 * limits.fma_ops_s) if native.multiplies_pairs(isa) else limits
+        return fma_ops_s
+    return 2.0 * fma_ops_s if native.multiplies_pairs(isa) else fma_ops_s
 
 
 def _better(known: dict[str, float] | None, found: dict[str, float]) -> dict[str, float]:
@@ -91,9 +94,10 @@ def _better(known: dict[str, float] | None, found: dict[str, float]) -> dict[str
     return best | {_COUNT: before[_COUNT] + 1, _AGREED: agreed}
 
 
-def _scaled(threads: int) -> dict[str, float]:
+def _scaled(threads: int, isa: str) -> dict[str, float]:
     """Arithmetic grows with the cores; the memory's rate is assumed to."""
-    return {name: getattr(ASSUMED, name) * threads for name in ("read_bytes_s", "fma_ops_s", "int8_ops_s")}
+    rates = {name: getattr(ASSUMED, name) * threads for name in ("read_bytes_s", "fma_ops_s", "int8_ops_s")}
+    return {**rates, "pair_ops_s": _pair_ops_s(rates["fma_ops_s"], isa)}
 
 
 def _limits(rates: dict[str, float], threads: int, isa: str, source: str) -> Limits:
@@ -103,6 +107,7 @@ def _limits(rates: dict[str, float], threads: int, isa: str, source: str) -> Lim
         threads=threads,
         read_bytes_s=rates["read_bytes_s"],
         fma_ops_s=fma,
+        pair_ops_s=_pair_ops_s(fma, isa),
         int8_ops_s=bytewise or rates["maddubs_ops_s"] or 2.0 * fma,
         source=source,
     )

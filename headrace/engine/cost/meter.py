@@ -59,7 +59,7 @@ class StepMeter:
         return {
             "threads": limits.threads,
             "limit_read_bytes": limits.read_bytes_s,
-            "limit_operations": limits.fma_ops_s if self.model.shape.is_float else limits.int8_ops_s,
+            "limit_operations": self.model.peak_ops_s,
         }
 
 

@@ -34,9 +34,9 @@ class StepModel:
     def __init__(self, shape: CostShape, limits: Limits, *, drift: float = 0.006) -> None:
         self.shape = shape
         self.limits = limits
-        peak = limits.fma_ops_s if shape.is_float else limits.int8_ops_s
+        self.peak_ops_s = _peak(shape, limits)
         self._memory_s = shape.weight_bytes / limits.read_bytes_s
-        self._operation_s = 1.0 / peak
+        self._operation_s = 1.0 / self.peak_ops_s
         self._key_s = shape.token_bytes / limits.read_bytes_s
         self._pair_s = 2.0 * shape.per_pair / limits.int8_ops_s
         guess = [*TYPICAL]
@@ -77,3 +77,10 @@ class StepModel:
         memory_s = self._memory_s + self._key_s * work.keys
         compute_s = self._operation_s * self.shape.operations(work) + self._pair_s * (work.keys + work.pairs)
         return memory_s, compute_s
+
+
+def _peak(shape: CostShape, limits: Limits) -> float:
+    """Operations a second of the matrices at most."""
+    if shape.in_pairs:
+        return limits.pair_ops_s
+    return limits.fma_ops_s if shape.is_float else limits.int8_ops_s

@@ -44,9 +44,19 @@ class CostShape:
     windows: Windows
     is_float: bool
     """The matrices are multiplied in float32, not as bytes."""
+    in_pairs: bool = False
+    """And in pairs of bfloat16."""
 
     @classmethod
-    def of(cls, work: Work, weight_bytes: int, token_bytes: int, *, is_float: bool = False) -> "CostShape":
+    def of(
+        cls,
+        work: Work,
+        weight_bytes: int,
+        token_bytes: int,
+        *,
+        is_float: bool = False,
+        in_pairs: bool = False,
+    ) -> "CostShape":
         """The shape of a model whose operations are `work`."""
         total = sum(each for _, each in work.attention) or 1
         return cls(
@@ -57,6 +67,7 @@ class CostShape:
             per_pair=total,
             windows=tuple((window, each / total) for window, each in work.attention),
             is_float=is_float,
+            in_pairs=in_pairs,
         )
 
     def operations(self, work: StepWork) -> int:

@@ -53,6 +53,7 @@ def machine_of(limits: Limits) -> dict[str, Any]:
         "threads": limits.threads,
         "read_bytes_per_s": limits.read_bytes_s,
         "float32_operations_per_s": limits.fma_ops_s,
+        "bfloat16_operations_per_s": limits.pair_ops_s,
         "int8_operations_per_s": limits.int8_ops_s,
         "source": limits.source,
     }
