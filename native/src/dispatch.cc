@@ -17,6 +17,8 @@
 #define HR_ISA avx512
 #include "kernels/decl.h"
 #undef HR_ISA
+#endif
+#if defined(HEADRACE_HAS_AVX512BF16)
 #define HR_ISA avx512bf16
 #include "kernels/decl.h"
 #undef HR_ISA
@@ -48,6 +50,8 @@ const Kernels kAvx2 = HEADRACE_TABLE(avx2);
 #endif
 #if defined(HEADRACE_HAS_AVX512)
 const Kernels kAvx512 = HEADRACE_TABLE(avx512);
+#endif
+#if defined(HEADRACE_HAS_AVX512BF16)
 const Kernels kAvx512Bf16 = [] {
     Kernels kernels = kAvx512;
     kernels.rounded_words = 1;
@@ -101,9 +105,12 @@ const Kernels *avx2_kernels() {
 }
 
 const Kernels *avx512_kernels() {
-#if defined(HEADRACE_HAS_AVX512)
+#if defined(HEADRACE_HAS_AVX512BF16)
     __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512bf16") ? &kAvx512Bf16 : &kAvx512;
+    if (__builtin_cpu_supports("avx512bf16")) return &kAvx512Bf16;
+#endif
+#if defined(HEADRACE_HAS_AVX512)
+    return &kAvx512;
 #else
     return nullptr;
 #endif
