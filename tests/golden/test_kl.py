@@ -12,6 +12,7 @@ import pytest
 
 from headrace.compute.weights.checkpoint import open_checkpoint
 from tests.kit.backends import BACKENDS
+from tests.kit.engine import make_backend
 from tests.kit.forward import Harness, log_softmax
 from tests.kit.quality import divergence, windows
 
@@ -62,8 +63,9 @@ def smollm2(smollm2_path, tmp_path_factory):
     return smollm2_path, *oracle(smollm2_path, tmp_path_factory.mktemp("smollm2"))
 
 
-def compare(path, encode, logits, dtype="f16"):
-    backend = BACKENDS["native"]()
+def compare(path, encode, logits, dtype="f16", *, rounds=False):
+    """Mean KL and agreement of the native backend; `rounds`: activations to bfloat16."""
+    backend = make_backend("native", 2, rounds=rounds)
     harness = Harness(open_checkpoint(path), backend, dtype=dtype)
     kl, same = [], []
     for window in windows(encode, TOKENS):
