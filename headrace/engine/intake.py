@@ -118,6 +118,7 @@ class Intake:
         seed = params.seed if params.seed is not None else request_seed(self._engine_seed, number)
         request_id = ask.request_id or f"req-{number}"
         _check_name(request_id)
+        _check_writable("cache_salt", ask.salt)
         ends = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             ends |= self._text.end_ids
@@ -295,7 +296,7 @@ def _num_bytes(content: object) -> int:
 
 
 def _check_name(request_id: str) -> None:
-    """Refuse names that are long, or have characters that the engine puts into names of its own."""
+    """Refuse names that are long, that UTF-8 cannot write, or with characters of the engine's own names."""
     if len(request_id) > MAX_REQUEST_ID_CHARS:
         raise RequestError(
             f"request_id has {len(request_id)} characters, limit {MAX_REQUEST_ID_CHARS}", param="request_id"
@@ -303,6 +304,16 @@ def _check_name(request_id: str) -> None:
     if any(char < " " for char in request_id):
         raise RequestError(
             f"request_id has a control character: {request_id!r}; leave it out", param="request_id"
+        )
+    _check_writable("request_id", request_id)
+
+
+def _check_writable(name: str, text: str) -> None:
+    """Refuse what would fail only where it is hashed or packed, in the thread that serves all."""
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise RequestError(
+            f"{name} has half of a surrogate pair, which UTF-8 cannot write: {text[:80]!r}; leave it out",
+            param=name,
         )
 
 

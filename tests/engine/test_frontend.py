@@ -12,6 +12,7 @@ from headrace.base.errors import EngineDeadError, RequestError
 from headrace.base.faults import fault_of
 from headrace.base.ids import outer_id
 from headrace.base.messages import AddGroup, Failed, Finish, News, Picture, Stats, Timelines
+from headrace.base.metrics.timeline import OthersPrefill
 from headrace.base.request import FinishReason, SamplingParams
 from headrace.base.step import Delta, SequenceTiming
 from headrace.base.terms import Tenant, Terms
@@ -172,6 +173,29 @@ def test_a_broken_answer_ends_alone(monkeypatch):
     assert (whole[-1].finished, whole[-1].error) == (True, None)
     assert client.finishes() == ["broken"]
     assert frontend.num_active == 0
+
+
+def test_a_timeline_that_cannot_be_kept_costs_nobody_the_answer(caplog):
+    client = StillClient()
+    frontend = Frontend(opened(), client, keeps_timelines=True)
+    outputs = {}
+    for i, name in enumerate(
+        ("kept", "odd", "last")
+    ):  # no message could carry the name of the second's tenant
+        terms = Terms(tenant=Tenant(name="half \ud800" if name == "odd" else "t"))
+        ask = Ask(prompt=[5, 6], params=SamplingParams(seed=1), request_id=name, terms=terms)
+        outputs[name] = []
+        prepared = frontend.submit(ask, outputs[name].append)
+        timeline = line(prepared.leader_id, others=(OthersPrefill("x", terms.tenant.name, 0.5 + i),))
+        moments = dict.fromkeys(("arrival_s", "first_scheduled_s", "first_token_s", "finished_s"), 1.0)
+        timing = SequenceTiming(**moments, num_steps=1, prefill_tokens=1, timeline=timeline)
+        give(client, prepared.leader_id, finish=FinishReason.LENGTH, timing=timing)
+    assert [(o[-1].finished, o[-1].error) for o in outputs.values()] == [(True, None)] * 3
+    assert frontend.num_active == 0
+    assert [frontend.timelines.find("t", name) is not None for name in ("kept", "last")] == [True, True]
+    assert frontend.timelines.find("half \ud800", "odd") is None
+    (record,) = caplog.records
+    assert "timeline of request 'odd' is not kept: " in record.getMessage()
 
 
 @pytest.mark.parametrize("fault", [EngineDeadError("gone"), OverflowError("too large"), KeyboardInterrupt()])

@@ -164,6 +164,7 @@ def test_ids_outside_the_vocabulary_are_refused(field, bad):
         ("", {}),
         ([5], {"bad_words_ids": ((),)}),
         ([5], {"request_id": "x" * 300}),
+        ([5], {"request_id": "a\x1fb"}),
         ([5], {"priority": 2**31}),
         ([5], {"priority": -(2**63) - 1}),
         ([5], {"bad_words": ("",)}),
@@ -175,6 +176,20 @@ def test_ids_outside_the_vocabulary_are_refused(field, bad):
 def test_other_nonsense_is_refused(prompt, params):
     with pytest.raises(RequestError):
         prepare(prompt, **params)
+
+
+def test_names_and_salts_that_utf_8_cannot_write_are_refused():
+    """In process they would come as far as the key of the first block, or the timeline of the answer."""
+    for half in (0xD800, 0xDBFF, 0xDC00, 0xDFFF):
+        with pytest.raises(RequestError, match=rf"UTF-8 cannot write: 'a\\u{half:x}b'; leave it") as caught:
+            prepare([5], request_id=f"a{chr(half)}b")
+        assert caught.value.param == "request_id"
+        with pytest.raises(RequestError, match="UTF-8 cannot write") as caught:
+            prepare([5], salt=f"a{chr(half)}b")
+        assert caught.value.param == "cache_salt"
+    for name in ("\ud7ff\ue000", "wörld\U0001f600"):
+        prepared = prepare([5], request_id=name, salt=name)
+        assert (prepared.request_id, prepared.requests[0].salt) == (name, name)
 
 
 def test_a_model_without_tokenizer_takes_ids_only():

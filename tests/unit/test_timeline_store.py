@@ -55,6 +55,13 @@ def test_the_store_is_bounded_and_forgets_the_first_that_ended() -> None:
     assert off.find("", "a") is None
 
 
+def test_of_two_requests_of_one_name_the_first_is_not_told_for_the_second() -> None:
+    store = TimelineStore(9)
+    store.keep("", line("a"))
+    store.keep("", line("a", others=(OthersPrefill("x", "\ud800", 0.5),)))  # cannot be packed
+    assert store.find("", "a") is None
+
+
 def full(i: int) -> Timeline:
     """One with every part, eight others and two prompts that differ, nothing shared with another."""
     ids = tuple(range(1000 + i, 1008 + i))

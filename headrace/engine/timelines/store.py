@@ -4,6 +4,7 @@ The engine's parts come with a request's last delta. Before them comes the time 
 tokens, after them the time until its answer was sent, which the server tells once it knows.
 """
 
+import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from headrace.base.ids import outer_id
 from headrace.base.metrics.timeline import Part, PartName, Timeline
 
+_log = logging.getLogger(__name__)
 Key = tuple[str, str]
 """(tenant, request)."""
 _PREFIX = re.compile(r"^[a-z]+[-_]")
@@ -51,13 +53,23 @@ class TimelineStore:
         self._ended: OrderedDict[Key, Kept] = OrderedDict()
 
     def keep(self, tenant: str, timeline: Timeline, part_of: str = "") -> None:
-        """A request ended; the longest-ended one is forgotten when there are too many."""
+        """A request ended; the longest-ended one is forgotten when there are too many.
+
+        Never raises: one that cannot be packed is logged and not kept, since its answer is handed over next.
+        """
         if self._limit < 1:
             return
         key = (tenant, timeline.request_id)
+        try:
+            packed = _packed(own_view(timeline, tenant))
+        except Exception as error:  # noqa: BLE001 - a record must cost nobody the answer
+            _log.warning("the timeline of request %r is not kept: %s", timeline.request_id, error)
+            packed = None
         with self._lock:
             self._ended.pop(key, None)
-            self._ended[key] = Kept(_packed(own_view(timeline, tenant)), part_of)
+            if packed is None:
+                return
+            self._ended[key] = Kept(packed, part_of)
             if len(self._ended) > self._limit:
                 self._ended.popitem(last=False)
 
