@@ -3,22 +3,30 @@
 Imports no package of the server, so that the engine process can start before those are there.
 """
 
+import contextlib
 import errno
 import socket
 import sys
+from pathlib import Path
 
 from headrace.base.config import ServeConfig
 from headrace.base.errors import AddressTakenError, ConfigError, HeadraceError
 
 MAX_PORT = 65535
+_CLAIM = "headrace serves "
+"""Begins the names of claims."""
+_REMEDY = "choose another --host or --port (0: any free port)"
+_UNIX_SOCKETS = Path("/proc/net/unix")
+"""Lists them all, those of this network namespace alone."""
 
 
 class Bound(socket.socket):
     """A bound socket of a server that may still be loading, with its claim to the address.
 
     Two sockets may be bound to one address as long as neither listens, and listening before the model is
-    there would let clients connect and wait. So a server also takes a name among the abstract Unix sockets,
-    which belong to a network namespace as ports do, and which end with the process, however it ends.
+    there would let clients connect and wait. So on Linux a server also takes a name among the abstract Unix
+    sockets, which belong to a network namespace as ports do, and which end with the process, however it ends.
+    Where it gets none (another system, a sandbox), it learns of another server only in `listen`.
     """
 
     claim: socket.socket | None = None
@@ -46,7 +54,11 @@ def bind(config: ServeConfig) -> Bound:
         sock = Bound(family, kind, proto)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
-        sock.claim = _claim(sock)
+        sock.claim = _claim(*sock.getsockname()[:2])
+    except AddressTakenError:
+        if sock is not None:
+            sock.close()
+        raise
     except (OSError, OverflowError) as err:
         if sock is not None:
             sock.close()
@@ -68,32 +80,66 @@ def listen(sock: socket.socket) -> None:
         raise _refusal(host, port, err) from err
 
 
-def _claim(sock: socket.socket) -> socket.socket | None:
-    """A name that no other server can have while it has this address; None: not on this system.
+def _claim(host: str, port: int) -> socket.socket | None:
+    """A name that no other server can have while it has this address; None: this system gives none.
+
+    Of two servers that claim overlapping addresses in the same moment, both may be refused.
 
     Raises:
-        OSError: another one has it.
+        AddressTakenError: another one has it, or the name of an address that overlaps.
     """
     if sys.platform != "linux":
         return None
-    host, port = sock.getsockname()[:2]
-    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    claim: socket.socket | None = None
     try:
-        claim.bind(f"\0headrace serves {host}:{port}")
-    except OSError:
-        claim.close()
-        raise
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        claim.bind(f"\0{_CLAIM}{host}:{port}")
+    except OSError as err:
+        if claim is not None:
+            claim.close()
+        if err.errno == errno.EADDRINUSE:
+            raise _claimed(host, port, host) from err
+        return None  # as where there are none
+    for other in _claimed_hosts(port):  # behind its own claim: who comes later sees that
+        if other != host and _overlap(host, other):
+            claim.close()
+            raise _claimed(host, port, other)
     return claim
 
 
+def _claimed_hosts(port: int) -> list[str]:
+    """The hosts at which servers claim this port; none where the system does not tell."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = _UNIX_SOCKETS.read_text(errors="replace").splitlines()
+    names = (line.partition(f" @{_CLAIM}")[2] for line in lines)
+    return [host for host, _, found in (name.rpartition(":") for name in names) if found == str(port)]
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether two addresses of one port have a connection that both would take."""
+    pair = {host.removeprefix("::ffff:") for host in (one, other)}
+    if "::" in pair:  # of IPv4 too, unless the system is set up otherwise
+        return True
+    return len(pair) == 1 or ("0.0.0.0" in pair and not any(":" in host for host in pair))
+
+
+def _claimed(host: str, port: int, other: str) -> AddressTakenError:
+    name = f"{_CLAIM}{other}:{port}"
+    return AddressTakenError(
+        f"cannot listen on {host}:{port}: another Headrace, which may still load, or another program holds "
+        f"the abstract socket '@{name}'; end it (`ss -xap | grep '{name}'` shows which it is), or {_REMEDY}",
+        param="serve.port",
+    )
+
+
 def _refusal(host: str, port: int, err: Exception) -> HeadraceError:
-    remedy = "choose another --host or --port (0: any free port)"
     if isinstance(err, OSError) and err.errno == errno.EADDRINUSE:
         return AddressTakenError(
-            f"cannot listen on {host}:{port}: {err}; end the program that has it, or {remedy}",
+            f"cannot listen on {host}:{port}: {err}; end the program that has it, or {_REMEDY}",
             param="serve.port",
         )
-    return ConfigError(f"cannot listen on {host}:{port}: {err}; {remedy}", param="serve.port")
+    return ConfigError(f"cannot listen on {host}:{port}: {err}; {_REMEDY}", param="serve.port")
 
 
 def check(config: ServeConfig) -> None:

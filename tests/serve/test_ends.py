@@ -18,12 +18,13 @@ import pytest
 from headrace.base.config import EngineConfig, ModelConfig, ServeConfig
 from headrace.base.errors import AddressTakenError
 from headrace.serve import server as module
-from headrace.serve.address import bind, listen
+from headrace.serve.address import bind
 from headrace.serve.metrics import ServerMetrics
 from headrace.serve.server import InFlight
 from headrace.serve.state import Served
 from tests.kit.engine import tiny_llama
 from tests.serve.conftest import serving
+from tests.serve.test_address import LINUX, another_program
 from tests.serve.test_commands import run
 
 
@@ -150,54 +151,7 @@ def test_term_ends_with_requests_that_nobody_thought_of(
     assert "Cancel" not in capsys.readouterr().err, "the HTTP library had to end it"
 
 
-def another_program(port: int) -> socket.socket:
-    """A socket that is bound as `bind` does it, by somebody who knows of no claims."""
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind(("127.0.0.1", port))
-    return sock
-
-
-def test_of_two_programs_that_took_an_address_one_may_listen() -> None:
-    """Linux gives a port to both as long as neither listens."""
-    with bind(ServeConfig(port=0)) as first:
-        port = first.getsockname()[1]
-        with another_program(port) as second:
-            second.listen()
-            with pytest.raises(
-                AddressTakenError, match=rf"cannot listen on 127.0.0.1:{port}: .*in use.*choose"
-            ) as caught:
-                listen(first)
-            assert caught.value.param == "serve.port"
-            with socket.create_connection(("127.0.0.1", port), timeout=5):
-                second.accept()[0].close()
-
-
-def test_an_address_belongs_to_the_server_that_loads_until_it_ends() -> None:
-    """Nobody listens yet, and probes are refused; a second server is told so at once all the same."""
-    with bind(ServeConfig(port=0)) as first:
-        port = first.getsockname()[1]
-        for _ in range(2):  # the refused one leaves nothing behind
-            with pytest.raises(AddressTakenError, match=rf"127.0.0.1:{port}: .*in use.*choose another"):
-                bind(ServeConfig(port=port))
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port), timeout=5)
-        with bind(ServeConfig(host="127.0.0.2", port=port)):
-            pass
-        listen(first)
-    bind(ServeConfig(port=port)).close()
-
-
-def test_a_second_server_is_refused_while_the_first_one_loads() -> None:
-    with bind(ServeConfig(port=0)) as loading:
-        port = loading.getsockname()[1]
-        refused = run("serve", str(tiny_llama()), "--port", str(port))
-    assert refused.returncode == 1
-    assert len(refused.stderr.splitlines()) == 1
-    assert f"cannot listen on 127.0.0.1:{port}" in refused.stderr
-    assert "choose another --host or --port" in refused.stderr
-
-
+@LINUX
 def test_a_server_whose_address_was_taken_while_it_loaded_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line with the remedy, no traceback, and no batch of anybody touched."""
     listened: list[socket.socket] = []
