@@ -142,7 +142,7 @@ class InFlight:
                 task.cancel()
 
 
-class _Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn without its own signal handling and its clock, and with word of when it listens."""
 
     def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
@@ -161,9 +161,11 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
+        """Leave signals to whoever runs this."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
         await super().startup(sockets)
         if self.started:
             self._on_started()
@@ -176,7 +178,9 @@ class _Loop:
         self._state = state
         self._app = InFlight(app)
         self._hurry = asyncio.Event()
-        self._server = _Server(http_config(self._app, state.config, state.metrics.waits.unread), on_started)
+        self._server = HttpServer(
+            http_config(self._app, state.config, state.metrics.waits.unread), on_started
+        )
         self._ending: asyncio.Task[None] | None = None
 
     async def run(self, sock: socket.socket) -> None:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-import uvicorn
-
 from headrace.base.config import AccessConfig, EngineConfig, ObserveConfig, ServeConfig
 from headrace.base.errors import ContextLengthError, HeadraceError
 from headrace.base.metrics.timeline import Timeline
@@ -22,6 +20,7 @@ from headrace.engine.timelines.store import TimelineStore
 from headrace.serve.address import bind, url_of
 from headrace.serve.app import build_app
 from headrace.serve.connection import http_config
+from headrace.serve.server import HttpServer
 
 
 class ByteTokenizer:
@@ -194,19 +193,24 @@ class LiveServer:
         app, self.state = build_app(cast("AsyncLLM", llm), tree)
         self.url = url_of(self._sock)
         unread = self.state.metrics.waits.unread
-        self._server = uvicorn.Server(http_config(app, replace(config, log_level="error"), unread))
+        quiet = http_config(app, replace(config, log_level="error"), unread)
+        self._server = HttpServer(quiet, self._on_started)
+        self._started = threading.Event()
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._sock]}, daemon=True
         )
 
     def __enter__(self) -> "LiveServer":
         self._thread.start()
-        while not self._server.started:
-            threading.Event().wait(0.005)
+        assert self._started.wait(10), "the server did not come up"
         return self
 
+    def _on_started(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._started.set()
+
     def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
         self._server.force_exit = True
+        self._loop.call_soon_threadsafe(self._server.end)
         self._thread.join(5)
         self._sock.close()

@@ -1,13 +1,16 @@
 """Connections that say nothing, or say it slowly; settings of the server that cannot be meant."""
 
 import asyncio
+import re
 import socket
 import time
 from collections.abc import AsyncIterator
+from email.utils import parsedate_to_datetime
 
 import httpx
 import pytest
 
+from headrace.base.clock import unix_s
 from headrace.base.config import ServeConfig
 from headrace.base.errors import ConfigError
 from headrace.engine.outputs import ChoiceDelta, EngineHealth
@@ -119,6 +122,29 @@ def test_a_client_that_reads_slowly_gets_everything() -> None:
                 got += part
                 time.sleep(0.01)
         assert got.count(b"data: ") >= 400
+
+
+def test_requests_of_one_send_are_dated_with_the_second_in_which_each_began() -> None:
+    async def late(seen: Seen) -> AsyncIterator[tuple[ChoiceDelta, ...]]:
+        await asyncio.sleep(1.2)
+        yield (ChoiceDelta(index=0, finish_reason="stop"),)
+
+    with LiveServer(FakeLLM(late)) as live:
+        host, port = live.url[7:].split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as raw:
+            first = HEAD.replace(b"1000", b"15") + b'\r\n{"prompt": "x"}'
+            raw.sendall(first + b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            began_s = unix_s()
+            answers = b"".join(iter(lambda: raw.recv(4096), b""))
+            ended_s = unix_s()
+    assert answers.count(b"HTTP/1.1 200 ") == 2, answers
+    dates = [
+        parsedate_to_datetime(d.decode()).timestamp() for d in re.findall(rb"(?m)^date: (.*?)\r$", answers)
+    ]
+    assert len(dates) == 2
+    assert -1.5 < dates[0] - began_s < 0.5
+    assert -1.5 < dates[1] - ended_s <= 0
+    assert dates[1] > dates[0]
 
 
 def test_a_connection_may_be_used_again_and_stay_idle_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
