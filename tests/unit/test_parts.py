@@ -190,6 +190,11 @@ def test_a_single_call_ends_the_answer():
         ("pythonic", "[other(a=", "[other(a="),
         ("pythonic", "[f(1), f(a=", "[f(1), f(a="),  # what is whole of it is no call: it is text in brackets
         ("generic", 'b <tool_call>{"name": "g", "arguments": {"x": ', "b"),
+        ("hermes", '<tool_call>{"name": "f"}</tool_call> so x <', "so x <"),  # text was said: so is this
+        ("hermes", '<tool_call>{"name": "f"}</tool_call>so <tool_', "so <tool_"),
+        ("hermes", '<tool_call>{"name": "f"}</tool_call> \n<tool_', ""),  # none was
+        ("hermes", '<tool_call>{"name": "f"}</tool_call> so <tool_call>{"na', "so"),
+        ("mistral", '[TOOL_CALLS][{"name": "f"}] if a[TOOL', "if a[TOOL"),
     ],
 )
 def test_a_call_that_is_cut_is_no_text(dialect, text, left):

@@ -140,14 +140,14 @@ class PartSplitter:
 
         Args:
             is_cut: the model did not end the answer. A call that breaks off there, which began with a mark or
-                has named a tool, is left out: it is none, and no text either. Behind a call so is the
-                beginning of a mark.
+                has named a tool, is left out: it is none, and no text either. Right behind a call so is the
+                beginning of a mark; once text was said behind the call, it is text like any other.
         """
         if self._mode is _Mode.OVER:
             return []
         rest, self._held = self._held, ""
-        if is_cut and self.num_calls and self._mode is _Mode.CONTENT:
-            rest = ""  # the beginning of a mark behind a call
+        if is_cut and self.num_calls and self._drops_space and self._mode is _Mode.CONTENT:
+            rest = ""  # nothing but white space since the call: the beginning of another one's mark
         if self._mode is _Mode.START:
             self._mode = _Mode.REASONING if self._plan.in_reasoning else _Mode.CONTENT
         if self._reader is not None:
