@@ -309,7 +309,9 @@ def test_a_sequence_that_comes_back_has_its_owner():
 
 
 def test_settings_say_what_becomes_of_the_memory():
-    assert "19 MiB" in about_memory(Speculation(AUTO), 100_000)
+    sizes = {1: "1 KiB", 100: "20 KiB", 5_242: "1024 KiB", 5_243: "2 MiB", 100_000: "20 MiB"}  # never less
+    for tokens, size in sizes.items():
+        assert about_memory(Speculation(AUTO), tokens) == f"asked for; up to {size} beside what is planned"
     assert "not used: only auto and suffix" in about_memory(Speculation("ngram"), 100)
     for wrong in (-1, MAX_MEMORY_TOKENS + 1):
         with pytest.raises(ConfigError, match=rf"speculate.memory_tokens must be in .*got {wrong}"):

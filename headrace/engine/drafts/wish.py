@@ -58,7 +58,12 @@ def about_memory(found: Speculation, tokens: int) -> str:
         raise ConfigError(f"{MEMORY} must be in [0, {MAX_MEMORY_TOKENS}], got {tokens}", param=MEMORY)
     if found.lookup not in (AUTO, "suffix"):
         return f"not used: only auto and suffix draft from earlier answers, not {','.join(found.names)}"
-    return f"asked for; up to {tokens * MEMORY_TOKEN_BYTES >> 20} MiB beside what is planned"
+    return f"asked for; up to {_at_most(tokens * MEMORY_TOKEN_BYTES)} beside what is planned"
+
+
+def _at_most(size: int) -> str:
+    """Bytes, rounded up: a bound that reads smaller than it is would be none."""
+    return f"{-(-size >> 20)} MiB" if size >= 1 << 20 else f"{-(-size >> 10)} KiB"
 
 
 def about_draft(description: str, *, is_small: bool) -> str:
