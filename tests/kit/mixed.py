@@ -1,5 +1,6 @@
 """A runner in virtual time whose rows can check two kinds of drafts: held ones, and late ones."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -23,7 +24,10 @@ Rate = Callable[[int], float]
 
 @dataclass
 class MixedMachine:
-    """Steps take `PLAIN_S`, `CHECK_S` more a draft, `make_s` for each made, `read_s` for a token read."""
+    """Steps take `PLAIN_S`, `CHECK_S` more a draft, `make_s` for each made, `read_s` for a token read.
+
+    Where `is_shared`, `make_s` is that of a pass, which makes a draft of every row.
+    """
 
     lookup: Rate
     drafter: Rate
@@ -31,6 +35,16 @@ class MixedMachine:
     read_s: float = 0.001
     num_prompt: int = 2
     seed: int = 0
+    is_shared: bool = False
+    reads: bool = True
+    """The drafter computes a sequence's tokens before it drafts."""
+    places: tuple[float, ...] = ()
+    """Chances of the drafter's first, second .. draft of a row, instead of `drafter`."""
+    of_slots: dict[int, tuple[Rate, Rate]] = field(default_factory=dict)
+    """Other chances of lookup and drafter for some slots."""
+    late_rows: Counter[int] = field(default_factory=Counter)
+    """Rows that the drafter drafted for, by slot."""
+    num_made: int = 0
     has_lookup: bool = True
     has_drafter: bool = True
     time_s: float = 0.0
@@ -49,9 +63,10 @@ class MixedMachine:
         for slot in plan.ends:
             self._held.pop(slot, None)
             self._read.pop(slot, None)
-        self._draft_s, before = 0.0, len(self.kinds)
+        self._draft_s, self._num_passes, before = 0.0, 0, len(self.kinds)
         results = [self._row(row) for row in plan.rows]
         del self.kinds[before + 1 :]
+        self._draft_s += self.make_s * self._num_passes
         checked = sum(r.num_drafts for r in plan.rows) - sum(r.num_unmade for r in results)
         seconds = PLAIN_S + CHECK_S * checked + self._draft_s
         self.time_s += seconds
@@ -63,14 +78,17 @@ class MixedMachine:
         length = row.start + row.count - row.num_drafts
         at, held, unmade = length - self.num_prompt, self._held.pop(row.slot, []), 0
         checked = held[: row.num_drafts]
+        lookup, drafter = self.of_slots.get(row.slot, (self.lookup, self.drafter))
         if row.num_drafts and row.is_late:
-            unread = length - self._read.get(row.slot, 0)
+            unread = length - self._read.get(row.slot, 0) if self.reads else 0
             count = min(INTAKE, unread) if unread > CATCH_UP else unread
-            checked = [] if unread > CATCH_UP else _throw(self._drafter_rng, self.drafter, at, row.num_drafts)
+            checked = [] if unread > CATCH_UP else self._make(drafter, at, row.num_drafts)
             unmade = row.num_drafts - len(checked)
             self._read[row.slot] = length - unread + count
-            self._draft_s += self.read_s * max(0, count - 1) + self.make_s * len(checked)
+            self._draft_s += self.read_s * max(0, count - 1)
             self.num_read += count
+            self.num_made += len(checked)
+            self.late_rows[row.slot] += bool(checked)
         else:
             assert row.num_drafts <= len(held), "more drafts than the slot holds"
         accepted = next((i for i, is_right in enumerate(checked) if not is_right), len(checked))
@@ -84,7 +102,7 @@ class MixedMachine:
         agreed = next((i for i in range(judged) if not held[i]), judged)
         new: list[bool] = []
         if self.has_lookup and row.max_drafts:
-            new = _throw(self._lookup_rng, self.lookup, at + len(tokens), min(row.max_drafts, 8))
+            new = _throw(self._lookup_rng, lookup, at + len(tokens), min(row.max_drafts, 8))
         self._held[row.slot] = new
         return RowResult(
             row.slot,
@@ -96,6 +114,13 @@ class MixedMachine:
             num_unmade=unmade,
             drafted=Drafted("suffix" if new else "", row.max_drafts if self.has_drafter else 0),
         )
+
+    def _make(self, rate: Rate, at: int, count: int) -> list[bool]:
+        made = _throw(self._drafter_rng, lambda i: self.places[i - at] if self.places else rate(i), at, count)
+        self._num_passes = (
+            max(self._num_passes, len(made)) if self.is_shared else self._num_passes + len(made)
+        )
+        return made
 
 
 def _throw(rng: Random, rate: Rate, at: int, count: int) -> list[bool]:
@@ -114,10 +139,11 @@ def serve(
 
     The real scheduler decides.
     """
-    machine.has_lookup, machine.has_drafter = "auto" in method, "draft" in method
+    speculation = Speculation.parse(method)
+    machine.has_lookup, machine.has_drafter = bool(speculation.lookup), speculation.is_late
     ledger = KVLedger(4096, 64, prefix_cache=False)
-    limits = ScheduleLimits(max_num_seqs=rows, max_num_batched_tokens=4096)
-    drafts = Depth(Speculation.parse(method), 32)
+    limits = ScheduleLimits(max_num_seqs=rows, max_num_batched_tokens=4096, max_queued_requests=requests)
+    drafts = Depth(speculation, 32)
     scheduler = Scheduler(ledger, POLICY(ScheduleConfig()), limits, lambda: 1.0 + machine.time_s, drafts)
     for i in range(requests):
         sampling = SamplingParams(max_tokens=output, seed=0)

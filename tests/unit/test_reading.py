@@ -144,6 +144,46 @@ def test_reading_is_weighed_against_the_rest_of_the_answer():
     assert not reading.is_on
 
 
+def pair(num_prompt: int, *, blocks: int) -> tuple[LateMachine, Depth, int]:
+    """Two answers of 300 tokens, whose prompts are computed 64 tokens a step; preemptions too.
+
+    No sequence is ever held to be read further than its slot was.
+    """
+    machine = LateMachine(0.95, 0.0015)
+    limits = ScheduleLimits(max_num_seqs=2, max_num_batched_tokens=64)
+    drafts = Depth(Speculation.parse("draft=x"), 32)
+    ledger = KVLedger(blocks, 64, prefix_cache=False)
+    scheduler = Scheduler(ledger, POLICY(ScheduleConfig()), limits, lambda: 1.0 + machine.time_s, drafts)
+    for name, count in (("a", 2 + num_prompt // 2), ("b", 2 + num_prompt)):
+        sampling = SamplingParams(max_tokens=300, seed=0)
+        request = Request(request_id=RequestId(name), prompt_ids=(1,) * count, sampling=sampling)
+        scheduler.add_group((request,))
+    while scheduler.has_work:
+        plan = scheduler.plan()
+        assert plan is not None
+        machine.leave(plan.ends)
+        for seq in scheduler._roster.running:
+            assert seq.track is not None
+            assert seq.track.num_read <= machine._read.get(seq.slot or 0, 0) + 1
+        scheduler.commit(machine.run(plan))
+    return machine, drafts, scheduler.stats().preemptions
+
+
+def test_reading_beside_a_prompt_is_booked(monkeypatch):
+    """Tokens and their seconds both count, or reading would seem to cost nothing."""
+    monkeypatch.setattr(Reading, "is_worth", lambda *_, **__: True)
+    machine, drafts, _ = pair(6000, blocks=256)
+    assert drafts._reading._seconds >= 0.999 * machine.read_s > 1.0
+    assert drafts._reading.cost_s(1) == pytest.approx(READ_S, rel=0.1)
+
+
+def test_what_was_read_is_gone_with_the_slot(monkeypatch):
+    monkeypatch.setattr(Reading, "is_worth", lambda *_, **__: True)
+    machine, _, preemptions = pair(0, blocks=8)
+    assert preemptions > 0
+    assert sum(machine.depths) > 100
+
+
 def crowd(rate: float, later: float, turn: int, steps: int) -> LateMachine:
     """An endless answer beside short ones with prompts of many steps of reading: somebody always reads."""
     machine = LateMachine(rate, 0.0015, turn=turn, later=later)

@@ -1,11 +1,19 @@
 """A lookup beside a drafter that computes: each row checks the drafts that promise more, in virtual time."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from headrace.base.errors import ConfigError, RequestError
+from headrace.base.step import RowResult, StepResult
 from headrace.base.tasks import Speculation
 from headrace.engine.drafts.wish import offered, reason_of
-from headrace.host.sched.drafts.ways import Making, Savings, is_better, pays, worth
+from headrace.host.sched.drafts.chooser import LASTING
+from headrace.host.sched.drafts.depth import Depth
+from headrace.host.sched.drafts.track import Track
+from headrace.host.sched.drafts.trial import AGAIN, FIRST, MOST, OWN, Trial
+from headrace.host.sched.drafts.ways import Making, Savings, is_better, passes_of, pays, worth
 from tests.kit.mixed import METHODS, MixedMachine, Rate, serve
 
 
@@ -21,8 +29,18 @@ def phases(copied: int, new: int) -> Rate:
 def speeds(lookup: Rate, drafter: Rate, **sizes: int) -> tuple[dict[str, float], MixedMachine, int]:
     """Tokens per second of each method; the machine of both, and how often it turned."""
     num_prompt = sizes.pop("num_prompt", 2)
-    machines = {name: MixedMachine(lookup, drafter, num_prompt=num_prompt) for name in METHODS}
-    served = {name: serve(machines[name], method, **sizes) for name, method in METHODS.items()}
+    return compare(partial(MixedMachine, lookup, drafter, num_prompt=num_prompt), "draft=x", **sizes)
+
+
+def compare(
+    make: Callable[[], MixedMachine], drafter: str, **sizes: int
+) -> tuple[dict[str, float], MixedMachine, int]:
+    """The same of machines that are made so."""
+    machines = {name: make() for name in METHODS}
+    served = {
+        name: serve(machines[name], method.replace("draft=x", drafter), **sizes)
+        for name, method in METHODS.items()
+    }
     return (
         {name: speed for name, (speed, _) in served.items()},
         machines["both"],
@@ -97,6 +115,105 @@ def test_nothing_swings_where_both_are_worth_the_same(seed):
     assert speed >= 0.95 * min(alone)
 
 
+@pytest.mark.parametrize("rows", [2, 4])
+def test_a_pass_that_all_rows_share_is_worth_it(rows):
+    """With one row for each pass it would not be."""
+    make = partial(MixedMachine, always(-1.0), always(0.9), is_shared=True)
+    found, machine, _ = compare(make, "draft=x", rows=rows, requests=rows, output=1000)
+    assert found["both"] >= 0.95 * found["drafter"] > 1.05 * found["lookup"]
+    assert min(machine.late_rows.values()) > 200
+
+
+def test_one_row_does_not_have_a_pass_at_the_price_of_all():
+    """The others copy, and their steps would wait for it; when they are over it has the drafter."""
+    slots = {slot: (always(0.95), always(0.9)) for slot in range(3)}
+    make = partial(MixedMachine, always(-1.0), always(0.9), is_shared=True, of_slots=slots)
+    found, machine, turns = compare(make, "draft=x", rows=4, requests=4, output=1000)
+    assert found["both"] > 1.3 * found["lookup"]
+    assert set(machine.late_rows) == {3}
+    assert turns <= 4
+
+
+def test_a_trial_ends_where_the_drafter_is_wrong_for_one_of_five():
+    slots = {slot: (always(-1.0), always(0.9)) for slot in range(4)}
+    make = partial(MixedMachine, always(-1.0), always(0.0), of_slots=slots, is_shared=True, reads=False)
+    found, machine, _ = compare(make, "medusa=x", rows=5, requests=5, output=600)
+    assert found["both"] >= 0.97 * found["drafter"]
+    others = [machine.late_rows[slot] for slot in range(5)]
+    wrong = others.pop(4)
+    assert wrong <= 12
+    assert min(others) > 100
+
+
+def test_a_trial_ends_where_only_first_drafts_are_right():
+    make = partial(MixedMachine, always(-1.0), always(0.0), places=(0.62,) + (0.0,) * 9, reads=False)
+    found, machine, _ = compare(make, "medusa=x", output=2000)
+    assert found["both"] >= 0.97 * found["drafter"] > 1.05 * found["lookup"]
+    assert machine.num_made <= 1.2 * machine.late_rows[0]
+
+
+def test_drafters_that_read_nothing_draft_behind_a_long_prompt():
+    make = partial(MixedMachine, phases(20, 20), always(0.9), num_prompt=3000, reads=False)
+    found, machine, _ = compare(make, "medusa=x")
+    assert found["both"] > 1.05 * max(found["lookup"], found["drafter"])
+    assert "".join(machine.kinds).count("d") > 100
+
+
+def test_no_prompt_is_read_for_a_try_where_the_answer_ends_soon():
+    """However much time there was."""
+    machine = MixedMachine(always(-1.0), always(0.0), num_prompt=200)
+    serve(machine, METHODS["both"], requests=1500, output=3)
+    assert machine.time_s > 40.0
+    assert machine.num_read == 0
+
+
+def test_a_trial_is_bounded():
+    trial, track, other = Trial(), Track(most=4, depth=None), Track(most=4, depth=None)
+    for _ in range(OWN):
+        assert trial.favours(track)
+        trial.judge(track, is_right=True)
+    assert not trial.favours(track)
+    assert trial.favours(other)
+    for _ in range(MOST - OWN):
+        assert trial.is_on
+        trial.judge(track, is_right=True)
+    assert not trial.is_on
+    assert not trial.favours(other)
+    for rows, begin in ((FIRST, Trial), (AGAIN, trial.again)):
+        some = begin() or trial
+        for _ in range(int(rows)):
+            assert some.is_on
+            some.judge(other, is_right=False)
+        assert not some.is_on
+    first = Trial()
+    first.again()
+    assert not first.is_retry  # nothing is known of the drafter yet
+    trial.again()
+    assert trial.favours(track)
+    assert trial.is_retry
+    trial.end(is_proven=True)
+    assert not trial.is_on
+    assert not trial.is_retry
+
+
+def test_what_was_read_was_not_in_vain_where_drafting_lasts(monkeypatch):
+    """And again each time that it lasted so long; it is no longer a try then."""
+    drafts, repaid = Depth(Speculation.parse(METHODS["both"]), 32), list[int]()
+    monkeypatch.setattr(drafts._reading, "repay", lambda: repaid.append(drafts.ways._num_with))
+    drafts.ways._trial.is_retry = True
+    for _ in range(2 * LASTING):
+        drafts.ways._count(True)
+    assert repaid == [LASTING, 2 * LASTING]
+    assert not drafts.ways._trial.is_retry
+
+
+@pytest.mark.parametrize(("method", "price_s"), [("auto,eagle=x", 0.02), ("eagle=x", 0.03)])
+def test_what_a_drafter_takes_in_behind_a_lookup_is_no_part_of_the_price_of_a_step(method, price_s):
+    drafts = Depth(Speculation.parse(method), 32)
+    drafts.observe(1, (0, 0), StepResult(step=0, rows=(RowResult(0, 0, (3,)),), seconds=0.03, draft_s=0.01))
+    assert drafts._price.plain_s(1) == pytest.approx(price_s)
+
+
 def test_worth_of_drafts():
     assert worth([], [1.0]) == 1.0
     assert worth([0.5, 0.25], [1.0, 1.25, 2.0]) == pytest.approx(1.5 / 1.25)
@@ -112,13 +229,25 @@ def test_the_other_kind_must_be_worth_more_by_a_margin():
 
 def test_a_pass_of_a_drafter_serves_all_rows():
     making = Making()
-    assert making.each_s(4, 0.02) == pytest.approx(0.001)
-    making.observe(4, 8, 0.016)
-    assert making.each_s(4, 1.0) == pytest.approx(0.002)
-    assert making.each_s(1, 1.0) == pytest.approx(0.008)
-    assert making.each_s(8, 1.0) == pytest.approx(0.002)  # not seen: no cheaper than what was
-    making.observe(4, 8, 16.0)
-    assert making.each_s(4, 1.0) < 0.0025
+    assert making.pass_s(4, 0.02) == pytest.approx(0.004)
+    assert making.pass_s(0, 0.02) == 0.0
+    making.observe([4, 4], 0.016)
+    assert [making.pass_s(rows, 1.0) for rows in (1, 4, 8)] == [pytest.approx(0.008)] * 3
+    making.observe([8], 0.012)
+    assert making.pass_s(8, 1.0) == pytest.approx(0.012)  # seen: it costs more
+    assert making.pass_s(4, 1.0) == pytest.approx(0.008)
+    making.observe([4, 1], 0.008)
+    assert making.pass_s(1, 1.0) == pytest.approx(0.004)  # not seen before: all of the error
+    assert making.pass_s(4, 1.0) == pytest.approx(0.0072)
+    making.observe([4, 4], 16.0)
+    making.observe([4], 0.0)  # a clock may stand still
+    making.observe([], 1.0)
+    assert making.pass_s(4, 1.0) < 0.01
+
+
+def test_passes_end_with_the_row_of_most_drafts():
+    assert passes_of([]) == []
+    assert passes_of([3, 1, 0, 1]) == [3, 1, 1]
 
 
 def test_savings_count_what_would_have_been_read():

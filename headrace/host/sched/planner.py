@@ -280,6 +280,8 @@ def learn(planner: Planner, batch: Batch, result: StepResult) -> None:
     """Let a planner learn from a step's time. Drafts beside a prompt cost about what its tokens do."""
     planner.entrance.rate.pass_time(result.seconds)
     if batch.prefill_tokens:
+        if planner.drafts.is_on:
+            planner.drafts.pass_by(result)
         planner.cost.observe(result.seconds, batch.prefill_tokens + batch.num_drafts, batch.num_decodes)
         return
     plain_s = result.seconds

@@ -87,6 +87,8 @@ class Roster:
         seq.slot, seq.lease = None, -1
         seq.num_computed = seq.num_valid = seq.pending = 0
         seq.num_drafts = seq.num_held = seq.num_late = 0
+        if seq.track is not None:
+            seq.track.leave()
         seq.offer = None
 
     def renew(self, seq: Sequence) -> None:

@@ -135,10 +135,14 @@ class Depth:
         track = seq.track
         if track is None:
             return False
-        if track.has_both:
+        is_try = self._hope() < 1.0 or self.ways.is_retrying
+        if track.has_both and (self._reading.is_on or not is_try):
             return True  # weighed before
         unread, left = len(seq.tokens) - track.num_read, _useful(seq)
         if self._reading.is_worth(unread, left, is_try=not self._is_checking):
+            return True
+        if track.has_both:
+            seq.is_late, seq.num_drafts = False, seq.num_held
             return True
         seq.num_drafts = 0
         track.story.decide(Choice(DraftReason.READING), 0)
@@ -206,7 +210,7 @@ class Depth:
         self._reading.observe(result.seconds, result.draft_s, num_drafts, is_reading=is_reading)
         if is_reading:
             return result.seconds - result.draft_s  # the price of nothing that comes again
-        late_s = self.ways.observe(num_late, result.draft_s)
+        late_s = self.ways.observe(num_late, result)
         self._price.observe(num_rows, num_drafts, result.seconds - late_s)
         if not num_drafts:
             return result.seconds
@@ -215,6 +219,11 @@ class Depth:
         self.counts["draft_step_seconds"] += result.seconds
         self.counts["draft_plain_seconds"] += rounds * plain_s
         return plain_s
+
+    def pass_by(self, result: StepResult) -> None:
+        """A step is over that also computed prompts, so that it tells nothing of the price of others."""
+        is_reading = self._offered.reads and any(row.num_unmade for row in result.rows)
+        self._reading.book(result.seconds, result.draft_s if is_reading else 0.0)
 
     def _choose_best(self, seqs: list[Sequence], num_rows: int, room: int) -> None:
         found: list[tuple[float, int]] = []
@@ -257,8 +266,9 @@ class Depth:
         best, ratio, rate = self._peak(found, late, num_rows, room)
         gain = rate / num_rows / self._hope()
         is_trial = self.ways.is_trying and any(late[i] for _, i in found[:best])
-        if not is_trial:
-            self._turn(is_worth=gain >= (LOSS if self._is_checking else self._gain))
+        is_worth = gain >= (LOSS if self._is_checking else self._gain)
+        if is_worth or not is_trial:
+            self._turn(is_worth=is_worth)
         is_on = is_trial or self._is_checking
         why = DraftReason.PAYS if is_on else DraftReason.NO_GAIN
         self._choice = Choice(why, ratio, gain)
@@ -272,12 +282,17 @@ class Depth:
         """The best number of these drafts, the cost of its step in plain ones, and tokens over that."""
         most = min(len(found), max(room, 0))
         ratios = self._price.ratios(num_rows, most)
-        tokens, num_late = float(num_rows), 0
+        tokens, making = float(num_rows), 0.0
+        counts, passes = [0] * len(late), [0] * (most + 1)
         best = 0, 1.0, 0.0
         for n, (chance, i) in enumerate(found[:most], 1):
             tokens -= chance
-            num_late += late[i]
-            cost = ratios[n] + self.ways.added(num_rows, num_late)
+            if late[i]:
+                at = counts[i]
+                making -= self.ways.making(num_rows, passes[at])
+                counts[i], passes[at] = at + 1, passes[at] + 1
+                making += self.ways.making(num_rows, passes[at])
+            cost = ratios[n] + making
             if tokens / cost > best[2]:
                 best = n, cost, tokens / cost
         return best

@@ -22,13 +22,16 @@ class Reading:
 
     def observe(self, seconds: float, draft_s: float, num_drafts: int, *, is_reading: bool) -> None:
         """A step is over, which made drafts or read for them."""
-        self._total_s += seconds
+        self.book(seconds, draft_s if is_reading else 0.0)
         self.is_on = is_reading  # rows that wait are read for in every step that only decodes
-        if is_reading:
-            self._seconds += draft_s
-            self._vain_s += draft_s
-        elif not num_drafts:
+        if not (is_reading or num_drafts):
             self._plain_s = seconds
+
+    def book(self, seconds: float, read_s: float) -> None:
+        """A step of any kind is over, of which reading took `read_s`."""
+        self._total_s += seconds
+        self._seconds += read_s
+        self._vain_s += read_s
 
     @property
     def plain_s(self) -> float:

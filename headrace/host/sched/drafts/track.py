@@ -57,6 +57,10 @@ class Track:
     savings: Savings = field(default_factory=Savings)
     story: Story = field(default_factory=Story)
 
+    def leave(self) -> None:
+        """The sequence leaves its slot, and with it goes what a drafter read of it."""
+        self.num_read, self.is_late = 0, False
+
     def of(self, method: str) -> Rates:
         """The rates of a method's drafts."""
         found = self.by_method.get(method)

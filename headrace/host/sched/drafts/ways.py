@@ -15,10 +15,10 @@ from dataclasses import dataclass
 SWITCH = 1.05
 """The other kind of drafts must be worth so much more."""
 FIRST_MAKING = 0.2
-"""Cost of making a draft, in plain steps, while nothing is measured."""
+"""Cost of a pass that makes drafts, in plain steps, while nothing is measured."""
 LEARN = 0.2
 MAX_JUMP = 2.0
-"""A draft counts as at most this many times dearer than estimated: the machine has hiccups."""
+"""Drafts count as at most this many times dearer than estimated: the machine has hiccups."""
 SURE = 0.75
 """Of what a drafter promises to save of an answer, what reading for it may take."""
 FORESIGHT = 64
@@ -31,36 +31,47 @@ COMMON_WEIGHT = 3.0
 
 
 class Making:
-    """Seconds that a drafter takes to make a draft, by rows that it drafts for together."""
+    """Seconds of a drafter's passes, by rows that share one: each gives every row its next draft."""
 
     def __init__(self) -> None:
-        self._each_s: dict[int, float] = {}
+        self._seconds: dict[int, float] = {}
 
     @property
     def is_known(self) -> bool:
         """Whether any drafts were made so far."""
-        return bool(self._each_s)
+        return bool(self._seconds)
 
-    def observe(self, num_rows: int, num_drafts: int, seconds: float) -> None:
-        """A step made so many drafts in so many seconds."""
-        each_s = seconds / num_drafts
-        old_s = self._each_s.get(num_rows)
-        if old_s is None:
-            self._each_s[num_rows] = each_s
-        else:
-            self._each_s[num_rows] = old_s + LEARN * (min(each_s, MAX_JUMP * old_s) - old_s)
+    def observe(self, passes: Items[int], seconds: float) -> None:
+        """Passes of so many rows each took so many seconds together.
 
-    def each_s(self, num_rows: int, plain_s: float) -> float:
-        """Of a draft: with fewer rows than were seen a pass, which costs about the same, gives fewer.
+        All are wrong by the same factor: those of numbers of rows that were not seen change by all of it.
+        """
+        if not passes or seconds <= 0.0:
+            return
+        before_s = {rows: self.pass_s(rows, seconds) for rows in set(passes)}
+        error = seconds / sum(before_s[rows] for rows in passes)
+        for rows, pass_s in before_s.items():
+            is_seen = rows in self._seconds
+            self._seconds[rows] = pass_s * (1.0 + LEARN * (min(error, MAX_JUMP) - 1.0) if is_seen else error)
+
+    def pass_s(self, num_rows: int, plain_s: float) -> float:
+        """Of a pass; one of a number of rows that was not seen takes what the nearest does.
 
         Args:
             num_rows: that draft together.
             plain_s: seconds of a step without drafts, of which the first estimate is a part.
         """
-        if not self._each_s:
-            return FIRST_MAKING * plain_s / num_rows
-        near = min(self._each_s, key=lambda known: abs(known - num_rows))
-        return self._each_s[near] * max(1.0, near / num_rows)
+        if not num_rows:
+            return 0.0
+        if not self._seconds:
+            return FIRST_MAKING * plain_s
+        near = min(self._seconds, key=lambda known: abs(known - num_rows))
+        return self._seconds[near]
+
+
+def passes_of(counts: Items[int]) -> list[int]:
+    """Rows of the first, second .. pass that make so many drafts of each row."""
+    return [sum(count > i for count in counts) for i in range(max(counts, default=0))]
 
 
 @dataclass(slots=True)
