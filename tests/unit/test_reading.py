@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from headrace.base.config import ScheduleConfig
-from headrace.base.ids import RequestId
+from headrace.base.ids import RequestId, SlotId
 from headrace.base.request import Request, SamplingParams
 from headrace.base.step import Drafted, RowResult, StepPlan, StepResult
 from headrace.base.tasks import Speculation
@@ -239,7 +239,7 @@ def test_what_was_chosen_holds_for_a_bounded_number_of_choices(monkeypatch):
 def test_drafts_that_could_not_be_made_are_reading_only_where_a_model_reads(method, is_reading):
     """Heads lack a state now and then; that tells nothing of reading, and the step is one without drafts."""
     drafts = Depth(Speculation.parse(method), 32)
-    row = RowResult(0, 0, (3,), num_unmade=4)
+    row = RowResult(SlotId(0), 0, (3,), num_unmade=4)
     drafts.observe(1, (4, 4), StepResult(step=0, rows=(row,), seconds=0.01, draft_s=0.001))
     assert drafts._reading.is_on == is_reading
     assert drafts._price.count(1, 4) == 0

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from headrace.base.errors import ConfigError, RequestError
+from headrace.base.ids import SlotId
 from headrace.base.step import RowResult, StepResult
 from headrace.base.tasks import Speculation
 from headrace.engine.drafts.wish import offered, reason_of
@@ -210,7 +211,9 @@ def test_what_was_read_was_not_in_vain_where_drafting_lasts(monkeypatch):
 @pytest.mark.parametrize(("method", "price_s"), [("auto,eagle=x", 0.02), ("eagle=x", 0.03)])
 def test_what_a_drafter_takes_in_behind_a_lookup_is_no_part_of_the_price_of_a_step(method, price_s):
     drafts = Depth(Speculation.parse(method), 32)
-    drafts.observe(1, (0, 0), StepResult(step=0, rows=(RowResult(0, 0, (3,)),), seconds=0.03, draft_s=0.01))
+    drafts.observe(
+        1, (0, 0), StepResult(step=0, rows=(RowResult(SlotId(0), 0, (3,)),), seconds=0.03, draft_s=0.01)
+    )
     assert drafts._price.plain_s(1) == pytest.approx(price_s)
 
 
