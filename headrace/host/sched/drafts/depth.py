@@ -245,7 +245,10 @@ class Depth:
             late = [seq.is_late for seq in seqs]
             lookups = [(chance, i) for chance, i in found if not late[i]]
             if 0 < len(lookups) < len(found):
-                rates = [self._peak(some, late, num_rows, room)[2] for some in (found, lookups)]
+                rates = [
+                    _peak((self._price, self.ways), some, late, num_rows, room)[2]
+                    for some in (found, lookups)
+                ]
                 found = lookups if rates[1] > rates[0] else found
             count = self._best(found, late, num_rows, room)
         self._num_chosen = count or self._num_chosen
@@ -263,7 +266,7 @@ class Depth:
             why = DraftReason.MEASURING if most else DraftReason.NO_GAIN if room > 0 else DraftReason.NO_ROOM
             self._choice = Choice(why)
             return 0
-        best, ratio, rate = self._peak(found, late, num_rows, room)
+        best, ratio, rate = _peak((self._price, self.ways), found, late, num_rows, room)
         gain = rate / num_rows / self._hope()
         is_trial = self.ways.is_trying and any(late[i] for _, i in found[:best])
         is_worth = gain >= (LOSS if self._is_checking else self._gain)
@@ -275,27 +278,6 @@ class Depth:
         if is_trial or not is_on:
             return best if is_on else 0
         return self._explored(best, most, num_rows)
-
-    def _peak(
-        self, found: list[tuple[float, int]], late: list[bool], num_rows: int, room: int
-    ) -> tuple[int, float, float]:
-        """The best number of these drafts, the cost of its step in plain ones, and tokens over that."""
-        most = min(len(found), max(room, 0))
-        ratios = self._price.ratios(num_rows, most)
-        tokens, making = float(num_rows), 0.0
-        counts, passes = [0] * len(late), [0] * (most + 1)
-        best = 0, 1.0, 0.0
-        for n, (chance, i) in enumerate(found[:most], 1):
-            tokens -= chance
-            if late[i]:
-                at = counts[i]
-                making -= self.ways.making(num_rows, passes[at])
-                counts[i], passes[at] = at + 1, passes[at] + 1
-                making += self.ways.making(num_rows, passes[at])
-            cost = ratios[n] + making
-            if tokens / cost > best[2]:
-                best = n, cost, tokens / cost
-        return best
 
     def _explored(self, best: int, most: int, num_rows: int) -> int:
         """The number of drafts that seems best, or now and then one of which less is known."""
@@ -326,6 +308,33 @@ class Depth:
             move = GAIN_STEP if self._num_alike <= SOON else -GAIN_STEP
             self._gain = min(MAX_GAIN, max(GAIN, self._gain + move))
         self._is_checking, self._num_alike = is_worth, 0
+
+
+def _peak(
+    prices: tuple[StepPrice, Chooser],
+    found: list[tuple[float, int]],
+    late: list[bool],
+    num_rows: int,
+    room: int,
+) -> tuple[int, float, float]:
+    """The best number of these drafts, the cost of its step in plain ones, and tokens over that."""
+    price, ways = prices
+    most = min(len(found), max(room, 0))
+    ratios = price.ratios(num_rows, most)
+    tokens, making = float(num_rows), 0.0
+    counts, passes = [0] * len(late), [0] * (most + 1)
+    best = 0, 1.0, 0.0
+    for n, (chance, i) in enumerate(found[:most], 1):
+        tokens -= chance
+        if late[i]:
+            at = counts[i]
+            making -= ways.making(num_rows, passes[at])
+            counts[i], passes[at] = at + 1, passes[at] + 1
+            making += ways.making(num_rows, passes[at])
+        cost = ratios[n] + making
+        if tokens / cost > best[2]:
+            best = n, cost, tokens / cost
+    return best
 
 
 def _wish_of(request: Request, offered: Speculation) -> Speculation:
