@@ -42,10 +42,11 @@ inline int32_t to_int32(const char *what, size_t value) {
     return static_cast<int32_t>(value);
 }
 
-// An attribute of a Python value as an array; ValueError names the attribute.
+// An attribute of a Python value as an array; ValueError names the attribute; AttributeError: there is none.
 template <class T, int Dims> Array<T, Dims> array_attribute(nb::handle object, const char *name) {
     Array<T, Dims> result;
-    if (!nb::try_cast(object.attr(name), result, false))
+    const nb::object found = object.attr(name);  // here and not within the cast, which must not throw
+    if (!nb::try_cast(found, result, false))
         fail(std::string(name) + " must be a C-contiguous " + std::to_string(Dims) + "-dimensional array of the documented type");
     return result;
 }

@@ -1,5 +1,7 @@
 """Every operation of the native backend against the reference, on every instruction set that runs here."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -244,3 +246,32 @@ def check_attention(natives, run, tolerance=2e-5):
         assert (own_keys == keys).all()
         assert (own_values == values).all()
     assert np.abs(first - wanted).max() < tolerance
+
+
+@pytest.mark.parametrize("lacks", ["temperature", "seen.start", "allowed.masks", "maxima"])
+def test_a_batch_without_an_array_is_refused_by_its_name(lacks):
+    """An attribute that is missed within a cast that must not throw ended the process."""
+    i32 = np.zeros(1, np.int32)
+    f32 = np.ones(1, np.float32)
+    seen = SimpleNamespace(start=np.zeros(2, np.int32), ids=i32[:0], counts=i32[:0])
+    allowed = SimpleNamespace(row=i32, masks=np.full((1, 2), 0xFFFFFFFF, np.uint32))
+    batch = SimpleNamespace(
+        **dict.fromkeys(("positions", "top_k"), i32),
+        **dict.fromkeys(("temperature", "top_p", "min_p"), f32),
+        num_logprobs=i32 - 1,
+        seeds=np.zeros(1, np.uint64),
+        penalties=np.ones((1, 3), np.float32),
+        bias=None,
+        maxima=None,
+        seen=seen,
+        allowed=allowed,
+    )
+    runtime = _native.Runtime(_native.isas()[0], 1, 0, False)
+    logits = np.zeros((1, 40), np.float32)
+    runtime.sample(logits, batch)
+    *outer, name = lacks.split(".")
+    delattr(getattr(batch, outer[0]) if outer else batch, name)
+    with pytest.raises(AttributeError, match=name):
+        runtime.sample(logits, batch)
+    with pytest.raises(AttributeError, match=name):
+        _native.Sampler(batch, 1, 40)

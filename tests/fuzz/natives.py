@@ -174,7 +174,15 @@ class World:
             seen=SimpleNamespace(**csr, counts=i32(1, 1)),
             bias=SimpleNamespace(**csr, values=f32(1, -1)),
             allowed=SimpleNamespace(row=i32(0, -1), masks=np.full((1, 2), 0xFFFFFFFF, np.uint32)),
+            maxima=self.rng.choice((None, np.zeros((2, 1), np.float32))),
         )
+
+    def plain_batch(self) -> SimpleNamespace:
+        """One that draws tokens and nothing else."""
+        batch = self.batch()
+        batch.num_logprobs, batch.maxima = i32(-1, -1), None
+        batch.seen = batch.bias = batch.allowed = None
+        return batch
 
     def inputs(self) -> list[Any]:
         """Of a step: a row of three tokens, and one of one."""
@@ -199,6 +207,11 @@ class World:
             (runtime.adopt, [self.region, 0, 0, 16, 32]),
             (runtime.vector, [np.ones(32, np.float32)]),
             (runtime.sample, [np.zeros((2, 40), np.float32), self.batch()]),
+            (_native.Sampler, [self.plain_batch(), 2, 40]),
+            (
+                _native.Sampler(self.plain_batch(), 2, 40).__call__,
+                [runtime, np.zeros((2, 40), np.float32), rng.choice((None, np.zeros((2, 1), np.float32)))],
+            ),
             (runtime.logprobs, [np.zeros((2, 40), np.float32), i32(0, 39), 3]),
             (_native.RopeTable, [np.ones((8, 4), np.float32), np.ones((8, 4), np.float32)]),
             (_native.kv_memory, ["f16", (1, 16, 1, 8, 4)]),
