@@ -22,7 +22,6 @@ from headrace.serve.front.gate import Gate
 from headrace.serve.front.keys import Keys, load_keys
 from headrace.serve.front.log import write_line
 from headrace.serve.front.record import Recorder, Report
-from headrace.serve.front.tidy import Tidy
 from headrace.serve.front.traces import open_traces
 from headrace.serve.limits import discard_body
 from headrace.serve.metrics import ServerMetrics
@@ -79,11 +78,7 @@ def _fronted(app: Starlette, state: Served, config: EngineConfig, keys: Keys) ->
             expose_headers=("retry-after", "x-request-id"),
         )
     paths = frozenset(getattr(route, "path", "") for route in app.routes)
-    reports: list[Report] = [
-        lambda record: state.metrics.report(record, paths),
-        state.note_sent,
-        Tidy().report,
-    ]
+    reports: list[Report] = [lambda record: state.metrics.report(record, paths), state.note_sent]
     observe = config.observe
     if observe.access_log:
         reports.append(write_line)

@@ -13,8 +13,6 @@ from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.memory import give_back
 from headrace.host.text.tokenizer import LONG_CHARS
 from headrace.serve.faults import on_headrace_error
-from headrace.serve.front import tidy
-from headrace.serve.front.record import Record
 from tests.kit.vocabs import byte_tokenizer
 
 
@@ -71,16 +69,6 @@ def test_long_texts_are_encoded_one_at_a_time_and_as_ever(monkeypatch):
 
 def test_memory_can_be_given_back_at_any_time():
     assert give_back() is None
-
-
-def test_memory_is_given_back_at_the_end_of_requests_but_seldom(monkeypatch):
-    clock, given = [100.0], []
-    monkeypatch.setattr(tidy, "now_s", lambda: clock[0])
-    monkeypatch.setattr(tidy, "give_back", lambda: given.append(clock[0]))
-    report = tidy.Tidy().report
-    for clock[0] in (100.5, 104.9, 105.0, 105.1, 109.0, 110.5, 111.0):
-        report(Record(method="GET", path="/", client="", traceparent="", start_unix_s=0.0))
-    assert given == [105.0, 110.5]
 
 
 HEAPS = """
