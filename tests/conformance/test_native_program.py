@@ -17,25 +17,12 @@ from headrace.compute.ops.backends.native.lower import lower
 from headrace.compute.ops.backends.native.plan import lives, plan
 from headrace.compute.ops.backends.native.record import record
 from headrace.compute.ops.backends.reference import ReferenceBackend
+from tests.kit.programs import LIMITS, NUM_BLOCKS, PROMPT, Tiny, check_splits
 from tests.kit.steps import Rows, TinyModel, float_weight, geometry, i32, random_weight
 
 BEST = _native.isas()[0]
 VARIANTS = [(isa, threads, fused) for isa in _native.isas() for threads in (1, 2) for fused in (True, False)]
 VARIANTS += [(BEST, threads, True) for threads in (3, 4)]
-BLOCK, NUM_BLOCKS, WIDTH = 4, 40, 12
-LIMITS = StepLimits(max_tokens=40, max_rows=6, max_logits=40, table_width=WIDTH)
-
-
-class Tiny:
-    """The tiny model on one backend."""
-
-    def __init__(self, model, backend, dtype="f16", block_size=BLOCK):
-        self.backend = backend
-        self.kv = backend.kv_pool(model.geometry(block_size, dtype), NUM_BLOCKS)
-        self.program = backend.compile(model.forward(backend), LIMITS, self.kv)
-
-    def run(self, rows, ids, logits=None):
-        return np.array(self.program.run(Rows(rows, WIDTH, list(ids), logits).context(self.kv)))
 
 
 def native(isa=BEST, threads=2, fused=True):
@@ -50,9 +37,6 @@ def model(request):
 @pytest.fixture(scope="module")
 def tiny(model):
     return Tiny(model, native())
-
-
-PROMPT = np.random.default_rng(4).integers(0, TinyModel.vocab, 37)
 
 
 def test_all_variants_give_the_same_bits_near_the_reference(model):
@@ -77,32 +61,7 @@ def test_float_model_is_near_the_reference():
 
 
 def test_any_split_into_rows_and_chunks_gives_the_same_bits(model, tiny):
-    rng = np.random.default_rng(7)
-    prompts = [rng.integers(0, model.vocab, n) for n in (1, 7, 16, 30)]
-    alone = []
-    for prompt in prompts:
-        solo = Tiny(model, tiny.backend)
-        alone.append(solo.run([(0, len(prompt), list(range(10)))], prompt))
-    for _ in range(25):
-        order = rng.permutation(NUM_BLOCKS)
-        tables = [order[10 * i : 10 * i + 10].tolist() for i in range(4)]
-        done = [0] * 4
-        while any(done[i] < len(prompts[i]) for i in range(4)):
-            rows, ids, expected = [], [], []
-            for i in rng.permutation(4):
-                left = len(prompts[i]) - done[i]
-                count = int(rng.integers(0, min(left, LIMITS.max_tokens - len(ids)) + 1))
-                if count == 0:
-                    continue
-                rows.append((done[i], count, tables[i]))
-                ids += prompts[i][done[i] : done[i] + count].tolist()
-                expected.append(alone[i][done[i] : done[i] + count])
-                done[i] += count
-            if rows:
-                wanted = np.concatenate(expected)
-                assert tiny.run(rows, ids).tobytes() == wanted.tobytes()
-                some = np.flatnonzero(rng.random(len(ids)) < 0.3).tolist()
-                assert tiny.run(rows, ids, some).tobytes() == wanted[some].tobytes()
+    check_splits(model, tiny, 25)
 
 
 @pytest.mark.parametrize("scheme", ["q8_0", "q4_k", "f16"])

@@ -6,7 +6,6 @@ import pytest
 from headrace import _native
 from headrace.base.errors import ConfigError
 from headrace.compute.ops import bind
-from headrace.compute.ops.api import StepLimits
 from headrace.compute.ops.backends.native.backend import NativeBackend, NativeOptions
 from headrace.compute.ops.backends.native.fuse import PASSES
 from headrace.compute.ops.backends.native.lower import lower
@@ -18,30 +17,19 @@ from headrace.compute.weights.checkpoint import open_checkpoint
 from headrace.compute.weights.packed import cache as folder_of_files
 from headrace.compute.weights.packed import store
 from headrace.compute.weights.packed.cache import PackedCache
+from tests.kit.programs import BLOCK, PROMPT, Tiny, check_splits
 from tests.kit.quantized import quantized_llama
-from tests.kit.steps import Rows, TinyModel, float_weight, geometry, random_weight, run_ops
+from tests.kit.steps import TinyModel, float_weight, geometry, random_weight, run_ops
 
 BEST = _native.isas()[0]
 VARIANTS = [(isa, threads, fused) for isa in _native.isas() for threads in (1, 2) for fused in (True, False)]
 VARIANTS += [(BEST, 3, True)]
-BLOCK, NUM_BLOCKS, WIDTH = 4, 40, 12
-LIMITS = StepLimits(max_tokens=40, max_rows=6, max_logits=40, table_width=WIDTH)
 MIXES = [("bf16", "bf16", "bf16"), ("bf16", "f16", "q8_0"), ("q8_0", "bf16", "bf16")]
 """The last has products that read codes and rounded values side by side."""
-PROMPT = np.random.default_rng(4).integers(0, TinyModel.vocab, 37)
 
 
 def native(isa=BEST, threads=2, fused=True, rounds=True):
     return NativeBackend(NativeOptions(isa=isa, threads=threads, fused=fused, rounds=rounds))
-
-
-class Tiny:
-    def __init__(self, model, backend, dtype="f16"):
-        self.kv = backend.kv_pool(model.geometry(BLOCK, dtype), NUM_BLOCKS)
-        self.program = backend.compile(model.forward(backend), LIMITS, self.kv)
-
-    def run(self, rows, ids, logits=None):
-        return np.array(self.program.run(Rows(rows, WIDTH, list(ids), logits).context(self.kv)))
 
 
 def rounded(values):
@@ -103,30 +91,8 @@ def test_all_variants_give_the_same_bits_near_the_reference(schemes):
 
 @pytest.mark.parametrize("schemes", MIXES)
 def test_any_split_into_rows_and_chunks_gives_the_same_bits(schemes):
-    model, backend = TinyModel(schemes=schemes), native()
-    tiny, rng = Tiny(model, backend), np.random.default_rng(7)
-    prompts = [rng.integers(0, model.vocab, n) for n in (1, 7, 16, 30)]
-    alone = [Tiny(model, backend).run([(0, len(p), list(range(10)))], p) for p in prompts]
-    for _ in range(15):
-        order = rng.permutation(NUM_BLOCKS)
-        tables = [order[10 * i : 10 * i + 10].tolist() for i in range(4)]
-        done = [0] * 4
-        while any(done[i] < len(prompts[i]) for i in range(4)):
-            rows, ids, expected = [], [], []
-            for i in rng.permutation(4):
-                left = len(prompts[i]) - done[i]
-                count = int(rng.integers(0, min(left, LIMITS.max_tokens - len(ids)) + 1))
-                if count == 0:
-                    continue
-                rows.append((done[i], count, tables[i]))
-                ids += prompts[i][done[i] : done[i] + count].tolist()
-                expected.append(alone[i][done[i] : done[i] + count])
-                done[i] += count
-            if rows:
-                wanted = np.concatenate(expected)
-                assert tiny.run(rows, ids).tobytes() == wanted.tobytes()
-                some = np.flatnonzero(rng.random(len(ids)) < 0.3).tolist()
-                assert tiny.run(rows, ids, some).tobytes() == wanted[some].tobytes()
+    model = TinyModel(schemes=schemes)
+    check_splits(model, Tiny(model, native()), 15)
 
 
 def kinds(schemes, fused):

@@ -18,6 +18,7 @@ from headrace.host.sched.drafts.depth import Depth
 from tests.engine.test_speculation import repetitive
 from tests.kit.engine import VOCAB, Drive, Rig, random_requests, random_shape, rig
 from tests.kit.heads import WIDTH, counting, random_eagle, random_medusa, scripted_eagle, scripted_medusa
+from tests.kit.solo import check_against_solo
 
 KINDS = ("medusa", "eagle-1", "eagle-3")
 
@@ -67,15 +68,7 @@ def check(subject: Rig, alone: Rig, setting: str, seed: int) -> int:
     arrivals = {r.request_id: rng.choice([0, 0, rng.randint(0, 20)]) for r in requests}
     aborts = {r.request_id: rng.randint(0, 25) for r in requests if rng.random() < 0.1}
     lives = Drive(core).run(requests, arrivals=arrivals, aborts=aborts)
-    for request in requests:
-        life, want = lives[request.request_id], alone.solo(request, shape["dtype"])
-        if request.request_id in aborts:
-            assert life.tokens == want.tokens[: len(life.tokens)]
-            assert life.logprobs == want.logprobs[: len(life.logprobs)]
-        elif want.error:
-            assert (life.tokens, life.logprobs, life.error) == (want.tokens, want.logprobs, want.error)
-        else:
-            assert life.answer == want.answer, (request, shape)
+    check_against_solo(lives, requests, alone, shape, aborts)
     return int(core.stats().counters.get("drafts_checked", 0))
 
 

@@ -17,6 +17,7 @@ from headrace.host.grammar import compiler
 from tests.kit.drafts import Scripted
 from tests.kit.engine import END, GRAMMARS, VOCAB, Drive, Rig, random_requests, random_shape, rig
 from tests.kit.scripted import scripted_checkpoint
+from tests.kit.solo import check_against_solo
 
 METHODS = ("auto", *PROPOSERS.names())
 WISHES = (None, None, "off", "ngram", "suffix,depth=1", "auto,depth=2")
@@ -80,15 +81,7 @@ def check(
     arrivals = {r.request_id: rng.choice([0, 0, rng.randint(0, 20)]) for r in requests}
     aborts = {r.request_id: rng.randint(0, 25) for r in requests if rng.random() < 0.1}
     lives = Drive(core).run(requests, arrivals=arrivals, aborts=aborts)
-    for request in requests:
-        life, want = lives[request.request_id], alone.solo(request, shape["dtype"])
-        if request.request_id in aborts:
-            assert life.tokens == want.tokens[: len(life.tokens)]
-            assert life.logprobs == want.logprobs[: len(life.logprobs)]
-        elif want.error:  # chunks may have delivered log-probabilities of the prompt before
-            assert (life.tokens, life.logprobs, life.error) == (want.tokens, want.logprobs, want.error)
-        else:
-            assert life.answer == want.answer, (request, shape)
+    check_against_solo(lives, requests, alone, shape, aborts)
     found = core.stats().counters
     if counts is not None:
         counts.update(found)

@@ -13,6 +13,7 @@ from headrace.base.terms import Tenant, Terms
 from headrace.compute.spec.proposers.suffix import Suffix
 from tests.engine.test_speculation import METHODS, repetitive, scripted_rig
 from tests.kit.engine import Drive, random_requests, random_shape, rig
+from tests.kit.solo import check_against_solo
 
 TENANTS = tuple(Terms(tenant=Tenant(name=name)) for name in ("", "anna", "ben"))
 WISHES = (None, None, None, "off", "suffix,depth=3", "auto,depth=1")
@@ -53,15 +54,7 @@ def check(subject, alone, seed, method):
     core = subject.core(**shape, speculate=method, memory_tokens=rng.choice([40, 200, 5000]))
     aborts = {r.request_id: rng.randint(0, 60) for r in requests if rng.random() < 0.1}
     lives = Drive(core).run(requests, arrivals=arrivals, aborts=aborts)
-    for request in requests:
-        life, want = lives[request.request_id], alone.solo(request, shape["dtype"])
-        if request.request_id in aborts:
-            assert life.tokens == want.tokens[: len(life.tokens)]
-            assert life.logprobs == want.logprobs[: len(life.logprobs)]
-        elif want.error:
-            assert (life.tokens, life.logprobs, life.error) == (want.tokens, want.logprobs, want.error)
-        else:
-            assert life.answer == want.answer, (request, shape)
+    check_against_solo(lives, requests, alone, shape, aborts)
     return int(core.stats().counters.get("drafts_checked", 0))
 
 
