@@ -93,6 +93,7 @@ class Counted:
         ((100, 10, 400, 12), "auto", "", False),
         ((100, 94, 400, 379), "early-exit=2", ALL_LAYERS, True),
         ((100, 96, 400, 380), "early-exit=2", ALL_LAYERS, False),  # the ends of answers
+        ((100, 10, 400, 12), "early-exit=1", "the first 1 of 2 layers draft", False),  # as few as expected
         ((0, 0, 0, 0), "draft=x", "", False),
     ],
 )

@@ -76,6 +76,16 @@ def test_fixed_schedules_check_drafts_of_all_methods():
     assert total["suffix"] > 25, total
 
 
+def test_fixed_schedules_check_drafts_of_an_early_exit():
+    """The suite below would pass without."""
+    subject, total = rig("native", 1), 0
+    for seed in range(12):
+        counts = {}
+        check(subject, subject, seed, "suffix,early-exit=2", counts=counts, tune=dice(seed))
+        total += of_method(counts, "early-exit")[0]
+    assert total > 50
+
+
 @pytest.mark.parametrize("count", [1, 2])
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32))

@@ -41,7 +41,7 @@ def waves(rng, requests):
     return found, arrivals
 
 
-def check(subject, alone, seed, method):
+def check(subject, alone, seed, method, *, remembers=True):
     """A random schedule that remembers answers against solo runs; returns how many drafts were checked."""
     rng = random.Random(seed)
     shape = random_shape(rng)
@@ -51,7 +51,8 @@ def check(subject, alone, seed, method):
     if method != "auto":
         requests = [replace(r, sampling=replace(r.sampling, speculate=None)) for r in requests]
         method += rng.choice(["", "", *(f",depth={k}" for k in range(1, 9))])
-    core = subject.core(**shape, speculate=method, memory_tokens=rng.choice([40, 200, 5000]))
+    tokens = rng.choice([40, 200, 5000])
+    core = subject.core(**shape, speculate=method, memory_tokens=tokens if remembers else 0)
     aborts = {r.request_id: rng.randint(0, 60) for r in requests if rng.random() < 0.1}
     lives = Drive(core).run(requests, arrivals=arrivals, aborts=aborts)
     check_against_solo(lives, requests, alone, shape, aborts)
@@ -68,8 +69,12 @@ def test_any_schedule_that_remembers_answers_equals_plain_solo_runs(method, seed
 
 def test_fixed_schedules_check_more_drafts_where_answers_are_remembered():
     """The suite above would pass without any."""
-    checked = [check(rig("native", 1), rig("native", 1), seed, "suffix") for seed in range(8)]
-    assert sum(checked) > 200
+    subject = rig("native", 1)
+    with_memory, without = (
+        sum(check(subject, subject, seed, "suffix", remembers=remembers) for seed in range(8))
+        for remembers in (True, False)
+    )
+    assert with_memory > 2 * without > 0
 
 
 def task(name, **more):
