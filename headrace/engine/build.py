@@ -26,7 +26,7 @@ from headrace.compute.ops.facts import backend_facts
 from headrace.compute.runner.hidden import HiddenPass
 from headrace.compute.runner.runner import Runner, RunnerParts
 from headrace.compute.runner.state import DeviceState
-from headrace.compute.runner.work import Work
+from headrace.compute.runner.work import Work, token_bytes
 from headrace.compute.weights.catalogue import locate, packed_dir
 from headrace.compute.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.compute.weights.packed.cache import PackedCache
@@ -291,7 +291,7 @@ def step_model(resolved: Resolved, checkpoint: Checkpoint, weight_bytes: int) ->
     shape = CostShape.of(
         Work.of(checkpoint.spec),
         weight_bytes,
-        geometry.block_bytes // geometry.block_size,
+        token_bytes(geometry),
         is_float=kind in FLOAT_TYPES,
         in_pairs=kind == "bf16" and rounds(resolved.config.device),
     )

@@ -310,11 +310,13 @@ def _check_name(request_id: str) -> None:
 
 def _check_writable(name: str, text: str) -> None:
     """Refuse what would fail only where it is hashed or packed, in the thread that serves all."""
-    if any("\ud800" <= char <= "\udfff" for char in text):
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
         raise RequestError(
             f"{name} has half of a surrogate pair, which UTF-8 cannot write: {text[:80]!r}; leave it out",
             param=name,
-        )
+        ) from error
 
 
 def _check_method(wish: Speculation) -> None:

@@ -14,7 +14,7 @@ from headrace.compute.ops.facts import backend_facts
 from headrace.compute.ops.heads import HeadSizes
 from headrace.compute.spec.kit import draft_limits
 from headrace.engine.drafts.early_exit import EARLY_EXIT, about_exit
-from headrace.engine.drafts.wish import about_draft, about_memory, offered, reason_of
+from headrace.engine.drafts.wish import MEMORY, about_draft, about_memory, offered, reason_of
 from headrace.engine.settings.activations import note_activations
 from headrace.engine.settings.notes import Notes, Setting
 from headrace.engine.sizing import NOTHING_BESIDE, Beside, HeadPasses, PoolPlan, StepShape, plan_pool
@@ -278,7 +278,7 @@ def _note_speculation(config: EngineConfig, model: ModelFacts, notes: Notes) -> 
     found = offered(asked)
     notes.add("speculate.method", asked, asked, reason_of(found) + about_exit(found, model.layers))
     if tokens := config.speculate.memory_tokens:
-        notes.add("speculate.memory_tokens", tokens, tokens, about_memory(found, tokens))
+        notes.add(MEMORY, tokens, tokens, about_memory(found, tokens))
     if draft is not None:
         about = about_draft(draft.description, is_small=draft.parameters < model.parameters)
         notes.add("draft model", found.source, draft.name, about)

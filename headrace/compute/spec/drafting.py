@@ -49,7 +49,7 @@ class Drafting:
         self._offered = offered
         self.planes = tuple(planes)
         lookups = [p for p in proposers.values() if not p.needs & Needs.BLOCKS]
-        self._order_by_method: dict[str, tuple[Proposer, ...]] = {OFF: (), "": ()}
+        self._order_by_method: dict[str, tuple[Proposer, ...]] = {OFF: ()}
         for name, proposer in proposers.items():
             self._order_by_method[name] = (proposer,)
         self._order_by_method[AUTO] = tuple(sorted(lookups, key=lambda p: p.auto_place))
@@ -99,8 +99,8 @@ class Drafting:
     def begin(self, slot: int, request: Request) -> None:
         """A sequence enters a slot. Nothing is kept for those of which no drafts are ever wanted."""
         wish = self._wish_of(request)
-        asked = (*self._order_by_method.get(wish.lookup, ()), *self._order_by_method.get(wish.method, ()))
-        order = [p for p in dict.fromkeys(asked) if not self._faults.is_off(p)]
+        asked = [p for name in wish.names for p in self._order_by_method.get(name, ())]
+        order = [p for p in asked if not self._faults.is_off(p)]
         self._lookups_by_slot[slot] = tuple(p for p in order if not p.needs & Needs.BLOCKS)
         for proposer in order:
             if proposer.needs & Needs.BLOCKS:

@@ -170,8 +170,7 @@ def load_eagle(path: Path, backend: Backend, target: Target, max_length: int) ->
         layer=layer,
         tokens=tokens,
         weight_bytes=loading.weight_bytes,
-        pass_bytes=loading.weight_bytes
-        + (0 if is_fused and files.has("lm_head.weight") else target.head_bytes),
+        pass_bytes=loading.weight_bytes + (target.head_bytes if weights.rest.head is target.head else 0),
     )
 
 
