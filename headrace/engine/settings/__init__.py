@@ -1,1 +1,1 @@
-"""How settings came to their values. Must not know requests. Reading order: `notes`."""
+"""How settings came to their values. Must not know requests. Reading order: `notes`, `activations`."""
