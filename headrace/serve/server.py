@@ -7,6 +7,7 @@ On TERM or INT the server stops admitting (`/ready` and new requests get 503), r
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -62,6 +63,9 @@ async def serve(
         llm = await AsyncLLM.start(config, launch)
         try:
             app, state = build_app(llm, config)
+            # What is loaded stays. A full collection waits for a quarter of what it would walk through, and
+            # until then cycles that ended requests leave lie about.
+            gc.freeze()
             try:
                 await _Loop(app, state, lambda: announce(llm, url_of(sock))).run(sock)
             finally:

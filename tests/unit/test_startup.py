@@ -93,9 +93,34 @@ except ValueError:
     from headrace.serve.schema.chat import ChatBody
     assert ChatBody.__pydantic_complete__
     assert not ChatAnswer.__pydantic_complete__ and not BatchList.__pydantic_complete__
-    print("reached", file=sys.stderr)
 """
     assert "headrace.serve.routes.chat" in modules_after(code + "else:\n    raise AssertionError\n")
+
+
+def test_what_a_server_loaded_is_out_of_the_collectors_sight_before_requests_come():
+    """Else full collections wait for a quarter of it, and what ended requests leave lies about until then."""
+    code = """
+import asyncio, gc, socket, sys
+from types import SimpleNamespace
+from headrace.base.config import EngineConfig
+from headrace.serve import server
+
+async def start(config, launch):
+    async def close(seconds):
+        sys.modules["closed"] = sys
+    return SimpleNamespace(close=close)
+
+class Loop:
+    def __init__(self, *_):
+        pass
+    async def run(self, sock):
+        assert gc.get_freeze_count() > 10_000, gc.get_freeze_count()
+
+server.AsyncLLM.start, server._Loop = start, Loop
+server.build_app = lambda *_: (None, SimpleNamespace(at_end=[]))
+asyncio.run(server.serve(EngineConfig(), print, socket.socket()))
+"""
+    assert "closed" in modules_after(code)
 
 
 def test_a_template_is_compiled_at_its_first_use() -> None:
