@@ -142,7 +142,7 @@ class Drafted(NamedTuple):
     """What the next row of a slot can check besides, or instead of, the drafts that it holds."""
 
     by: str = ""
-    """The method that made those that it holds; empty: there is but one."""
+    """The method that made those that it holds; empty: it holds none."""
     num_late: int = 0
     """Drafts that can be computed at the start of the next step."""
 

@@ -19,6 +19,7 @@ from headrace.base.errors import InvariantError
 from headrace.base.ids import BlockId, SlotId
 from headrace.base.request import Request
 from headrace.base.step import (
+    Drafted,
     MoveKind,
     Row,
     RowResult,
@@ -212,6 +213,7 @@ class SimExecutor:
             num_drafts=len(slot.drafts),
             num_judged=judged,
             num_agreed=agreed,
+            drafted=Drafted("sim" if slot.drafts else ""),
         )
 
     def _propose(self, slot: _Slot, count: int) -> list[int]:

@@ -313,7 +313,7 @@ def test_states_that_are_one_row_off_are_noticed(known, kind, monkeypatch):
 def test_eagle_takes_long_prompts_and_long_plain_stretches_in(known, monkeypatch):
     """Pieces of a prompt, and tokens that were decoded while nothing was drafted, are taken in by and by."""
     choices = iter([0] * 30 + [4] * 1000)
-    monkeypatch.setattr(Depth, "_best", lambda _, found, *sizes: min(next(choices), len(found), sizes[-1]))
+    monkeypatch.setattr(Depth, "_best", lambda _, found, *sizes: found[: min(next(choices), sizes[-1])])
     subject, heads = known
     core = subject.core(num_blocks=64, budget=40, dtype="f32", speculate=f"{heads['eagle, by features']}")
     lives = Drive(core).run([ask("r", 3, 120, max_tokens=60), ask("s", 3, 7, max_tokens=150)])

@@ -8,7 +8,7 @@ from headrace.base.config import ScheduleConfig
 from headrace.base.ids import RequestId
 from headrace.base.metrics.drafts import DraftReport
 from headrace.base.request import FinishReason, Request, SamplingParams
-from headrace.base.step import RowResult, StepPlan, StepResult
+from headrace.base.step import Drafted, RowResult, StepPlan, StepResult
 from headrace.base.tasks import Speculation
 from headrace.compute.spec.drafting import Drafting
 from headrace.compute.spec.proposer import Ask, Needs
@@ -106,6 +106,7 @@ class Machine:
                     num_drafts=len(made),
                     num_judged=judged,
                     num_agreed=agreed,
+                    drafted=Drafted("suffix" if made else ""),
                 )
             )
         num_drafts = sum(row.num_drafts for row in plan.rows)

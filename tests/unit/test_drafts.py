@@ -204,15 +204,15 @@ def test_rates_forget_and_stop_at_the_first_that_disagrees():
 
 def test_chances_fall_with_the_place_and_begin_with_what_others_saw():
     common = Rates(COMMON_KEEP)
-    fresh = Track(most=8, depth=None).chances(common, 4)
+    fresh = Track(most=8, depth=None).chances(common, 4, "suffix")
     assert fresh == sorted(fresh, reverse=True)
     for _ in range(100):
         common.learn(4, 4)
-    assert min(Track(most=8, depth=None).chances(common, 4)) > 0.8
+    assert min(Track(most=8, depth=None).chances(common, 4, "suffix")) > 0.8
     mine = Track(most=8, depth=None)
     for _ in range(30):
-        mine.of("").learn(1, 0)
-    assert max(mine.chances(common, 4)) < 0.35
+        mine.of("suffix").learn(1, 0)
+    assert max(mine.chances(common, 4, "suffix")) < 0.35
 
 
 def test_a_curve_is_straight_between_points_and_follows_when_one_moves():

@@ -220,9 +220,9 @@ def test_checking_ends_though_somebody_always_reads(monkeypatch):
 def test_what_was_chosen_holds_for_a_bounded_number_of_choices(monkeypatch):
     drafts, weighed = Depth(Speculation.parse("draft=x"), 32), list[int]()
 
-    def best(*_: object) -> int:
+    def best(*_: object) -> list[object]:
         weighed.append(drafts._num_held)
-        return 0
+        return []
 
     monkeypatch.setattr(drafts, "_best", best)
     drafts._reading.is_on = drafts._is_checking = True

@@ -1,9 +1,13 @@
 """A lookup beside a drafter that computes: each row checks the drafts that promise more, in virtual time."""
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.base.errors import ConfigError, RequestError
 from headrace.base.ids import SlotId
@@ -11,7 +15,7 @@ from headrace.base.step import RowResult, StepResult
 from headrace.base.tasks import Speculation
 from headrace.engine.drafts.wish import offered, reason_of
 from headrace.host.sched.drafts.chooser import LASTING
-from headrace.host.sched.drafts.depth import Depth
+from headrace.host.sched.drafts.depth import GAIN, Depth
 from headrace.host.sched.drafts.track import Track
 from headrace.host.sched.drafts.trial import AGAIN, FIRST, MOST, OWN, Trial
 from headrace.host.sched.drafts.ways import Making, Savings, is_better, passes_of, pays, worth
@@ -303,6 +307,39 @@ def test_lookups_come_first():
     with pytest.raises(ConfigError, match="draft needs draft=MODEL"):
         offered("auto,draft")
     assert "the lookup drafts or draft" in reason_of(offered("auto,draft=x"))
+
+
+def in_order(drafts: Depth, found: list[tuple[float, int]], late: list[bool]) -> list[float]:
+    """Tokens over cost of the first 1, 2 .. drafts, each computed by itself."""
+    rows, rates = len(late), list[float]()
+    ratios, made = drafts._price.ratios(rows, len(found)), drafts.ways.makings(rows, rows)
+    for n in range(1, len(found) + 1):
+        counts = Counter(i for _, i in found[:n] if late[i])
+        making = sum(made[share] for share in passes_of(list(counts.values())))
+        rates.append((rows - sum(chance for chance, _ in found[:n])) / (ratios[n] + making))
+    return rates
+
+
+@pytest.mark.parametrize("dear", [0.1, 1.0, 4.0])
+@given(seed=st.integers(0, 2**32))
+def test_a_step_checks_the_likeliest_drafts_of_all_or_of_lookups_alone(dear, seed):
+    """Whichever give more tokens for what they cost; a pass costs all rows of the step, whoever it is for."""
+    rng, rows = Random(seed), 3
+    drafts, late = Depth(Speculation.parse("auto,draft=x"), 32), [rng.random() < 0.5 for _ in range(rows)]
+    drafts.ways._trial.end()
+    for num in (0, 2, 6, 12):
+        drafts._price.observe(rows, num, 0.01 * (1 + 0.05 * num * rng.random()))
+    for share in (1, 3):
+        drafts.ways._making.observe([share], 0.01 * dear * rng.random())
+    chances = [[rng.uniform(0.3, 1.0) ** (k + 1) for k in range(rng.randint(0, 4))] for _ in range(rows)]
+    found = sorted((-chance, i) for i, each in enumerate(chances) for chance in each)
+    lookups = [(chance, i) for chance, i in found if not late[i]]
+    best = max([1.0, *in_order(drafts, found, late), *in_order(drafts, lookups, late)])
+    chosen = drafts._best(found, late, rows, 32)
+    assert bool(chosen) == (best >= GAIN * rows)
+    if chosen:
+        assert chosen in (found[: len(chosen)], lookups[: len(chosen)])
+        assert in_order(drafts, chosen, late)[-1] == pytest.approx(best)
 
 
 @pytest.mark.parametrize(

@@ -115,12 +115,15 @@ class Chooser:
         if self._reads and (num_tokens > STEADY or not self.has_both):
             self._reading.learn(num_tokens)
 
-    def making(self, num_rows: int, num_late: int) -> float:
-        """Plain steps of `num_rows` rows that a pass of a drafter for `num_late` of them takes."""
+    def makings(self, num_rows: int, most: int) -> list[float]:
+        """Cost of a drafter's pass for 0, 1 .. `most` rows, in plain steps of `num_rows` rows.
+
+        Nothing where there is one kind of drafts: then it is part of the price of steps.
+        """
         if not self.has_both:
-            return 0.0
+            return [0.0] * (most + 1)
         plain_s = self._plain_s(num_rows)
-        return self._making.pass_s(num_late, plain_s) / plain_s
+        return [self._making.pass_s(n, plain_s) / plain_s for n in range(most + 1)]
 
     def turn(self, seqs: Items[Sequence], num_rows: int, room: int) -> None:
         """Set `is_late` of sequences, the kind of their drafts.
@@ -161,7 +164,8 @@ class Chooser:
 
     def _late(self, seqs: list[Sequence], num_rows: int, lookup: list[float], num_late: int) -> list[bool]:
         """Which rows a drafter is better for that drafts for `num_late`; `lookup`: costs of checks."""
-        each = self.making(num_rows, num_late) * num_rows / max(1, num_late)
+        plain_s = self._plain_s(num_rows)
+        each = self._making.pass_s(num_late, plain_s) / plain_s * num_rows / max(1, num_late)
         late = [cost + n * each for n, cost in enumerate(lookup)]
         return [s.track is not None and self._is_late(s, s.track, lookup, late) for s in seqs]
 

@@ -13,6 +13,7 @@ every `RARELY`th row.
 
 from collections.abc import Sequence as Items
 from functools import partial
+from typing import NamedTuple
 
 from headrace.base.metrics.drafts import DraftReason
 from headrace.base.request import Request
@@ -65,6 +66,8 @@ _COUNTS = (
 RARELY = 4
 MAX_HELD = 32
 """Choices that hold while rows are read for; then what is known by now is weighed, whoever still reads."""
+Draft = tuple[float, int]
+"""Its chance, negated, so that the likeliest sorts first; and the index of its sequence."""
 
 
 class Depth:
@@ -89,7 +92,7 @@ class Depth:
         self._num_alike = 0
         """Choices since checking began or ended."""
         self.counts: dict[str, float] = dict.fromkeys(_COUNTS, 0.0)
-        """`_COUNTS` since start, `drafts_accepted_N` by place, `draft_why_X` by `DraftReason`."""
+        """`_COUNTS` since start; `drafts_accepted_N` by place, `drafts_by_METHOD_X`, `draft_why_X`."""
 
     def open(self, seq: Sequence) -> None:
         """A sequence arrives: what it may ask for."""
@@ -117,17 +120,18 @@ class Depth:
         if any(s.pending for s in drafting):
             room = 0  # what they hold follows tokens that are not known yet
         self.ways.turn(drafting, len(running), max(room, 0))
+        fixed: list[Sequence] = []
+        free: list[Sequence] = []
         for seq in drafting:
             seq.num_drafts = seq.num_late if seq.is_late else seq.num_held
-        fixed = [s for s in drafting if s.track is not None and s.track.depth is not None]
+            (free if seq.track is None or seq.track.depth is None else fixed).append(seq)
         for i, seq in enumerate(fixed):
             share = -(-room // (len(fixed) - i))
             seq.num_drafts = max(0, min(seq.num_drafts, _useful(seq), share))
             room -= seq.num_drafts
             if seq.track is not None:
                 seq.track.story.decide(Choice(DraftReason.FIXED), seq.num_drafts)
-        chosen = [s for s in drafting if s not in fixed and (not s.is_late or self._may_read(s))]
-        self._choose_best(chosen, len(running), room)
+        self._choose_best([s for s in free if not s.is_late or self._may_read(s)], len(running), room)
         self.ways.plan(drafting)
 
     def _may_read(self, seq: Sequence) -> bool:
@@ -184,7 +188,7 @@ class Depth:
         """A row checked drafts."""
         track.num_checked += num_checked
         track.num_accepted += num_accepted
-        method = self.ways.method(track, is_late=is_late) or self._offered.method
+        method = self.ways.method(track, is_late=is_late)
         track.story.add(method, num_checked, num_accepted)
         found = {"draft_rows": 1, "drafts_checked": num_checked, "drafts_accepted": num_accepted}
         found |= {f"drafts_accepted_{i}": 1 for i in range(num_accepted)}
@@ -226,7 +230,7 @@ class Depth:
         self._reading.book(result.seconds, result.draft_s if is_reading else 0.0)
 
     def _choose_best(self, seqs: list[Sequence], num_rows: int, room: int) -> None:
-        found: list[tuple[float, int]] = []
+        found: list[Draft] = []
         chances_of: list[list[float]] = []
         for i, seq in enumerate(seqs):
             count = min(seq.num_drafts, _useful(seq), room)
@@ -239,45 +243,43 @@ class Depth:
         found.sort()
         if self._reading.is_on and self._is_checking and self._num_held < MAX_HELD:
             self._num_held += 1
-            count = min(len(found), max(room, 0), self._num_chosen)
+            chosen = found[: max(0, min(room, self._num_chosen))]
         else:
             self._num_held = 0
-            late = [seq.is_late for seq in seqs]
-            lookups = [(chance, i) for chance, i in found if not late[i]]
-            if 0 < len(lookups) < len(found):
-                rates = [
-                    _peak((self._price, self.ways), some, late, num_rows, room)[2]
-                    for some in (found, lookups)
-                ]
-                found = lookups if rates[1] > rates[0] else found
-            count = self._best(found, late, num_rows, room)
-        self._num_chosen = count or self._num_chosen
-        for _, i in found[:count]:
+            chosen = self._best(found, [seq.is_late for seq in seqs], num_rows, room)
+        self._num_chosen = len(chosen) or self._num_chosen
+        for _, i in chosen:
             seqs[i].num_drafts += 1
         for seq, chances in zip(seqs, chances_of, strict=True):
             if seq.track is not None:
                 choice = self._choice if chances else Choice(DraftReason.NO_ROOM)
                 seq.track.story.decide(choice, seq.num_drafts, chances)
 
-    def _best(self, found: list[tuple[float, int]], late: list[bool], num_rows: int, room: int) -> int:
-        """How many of these drafts, the best first, make the most of a step; `late` by sequence."""
+    def _best(self, found: list[Draft], late: list[bool], num_rows: int, room: int) -> list[Draft]:
+        """Those of these drafts, the likeliest first, that make the most of a step; `late` by sequence."""
         most = min(len(found), max(room, 0))
         if not most or self._price.is_plain_due(num_rows):
             why = DraftReason.MEASURING if most else DraftReason.NO_GAIN if room > 0 else DraftReason.NO_ROOM
             self._choice = Choice(why)
-            return 0
-        best, ratio, rate = _peak((self._price, self.ways), found, late, num_rows, room)
-        gain = rate / num_rows / self._hope()
-        is_trial = self.ways.is_trying and any(late[i] for _, i in found[:best])
+            return []
+        ratios = self._price.ratios(num_rows, most)
+        made = self.ways.makings(num_rows, min(sum(late), most))
+        peak = _peak(found[:most], late, num_rows, ratios, made)
+        lookups = [(chance, i) for chance, i in found if not late[i]]
+        if 0 < len(lookups) < len(found):
+            without = _peak(lookups[:most], late, num_rows, ratios, made)
+            if without.rate > peak.rate:
+                found, peak, most = lookups, without, min(len(lookups), most)
+        gain = peak.rate / num_rows / self._hope()
+        is_trial = self.ways.is_trying and any(late[i] for _, i in found[: peak.num_drafts])
         is_worth = gain >= (LOSS if self._is_checking else self._gain)
         if is_worth or not is_trial:
             self._turn(is_worth=is_worth)
         is_on = is_trial or self._is_checking
-        why = DraftReason.PAYS if is_on else DraftReason.NO_GAIN
-        self._choice = Choice(why, ratio, gain)
+        self._choice = Choice(DraftReason.PAYS if is_on else DraftReason.NO_GAIN, peak.cost, gain)
         if is_trial or not is_on:
-            return best if is_on else 0
-        return self._explored(best, most, num_rows)
+            return found[: peak.num_drafts] if is_on else []
+        return found[: self._explored(peak.num_drafts, most, num_rows)]
 
     def _explored(self, best: int, most: int, num_rows: int) -> int:
         """The number of drafts that seems best, or now and then one of which less is known."""
@@ -310,31 +312,42 @@ class Depth:
         self._is_checking, self._num_alike = is_worth, 0
 
 
+class _Peak(NamedTuple):
+    """The number of drafts with which a step gives the most tokens for its cost."""
+
+    num_drafts: int
+    cost: float
+    """In plain steps."""
+    rate: float
+    """Tokens over `cost`."""
+
+
 def _peak(
-    prices: tuple[StepPrice, Chooser],
-    found: list[tuple[float, int]],
-    late: list[bool],
-    num_rows: int,
-    room: int,
-) -> tuple[int, float, float]:
-    """The best number of these drafts, the cost of its step in plain ones, and tokens over that."""
-    price, ways = prices
-    most = min(len(found), max(room, 0))
-    ratios = price.ratios(num_rows, most)
+    found: list[Draft], late: list[bool], num_rows: int, ratios: list[float], made: list[float]
+) -> _Peak:
+    """The best number of these drafts, taken in their order.
+
+    Args:
+        found: the drafts.
+        late: whether a drafter makes those of a sequence.
+        num_rows: of the step.
+        ratios: cost of the step with 0, 1 .. drafts, without what makes them.
+        made: cost of a drafter's pass for 0, 1 .. rows.
+    """
     tokens, making = float(num_rows), 0.0
-    counts, passes = [0] * len(late), [0] * (most + 1)
-    best = 0, 1.0, 0.0
-    for n, (chance, i) in enumerate(found[:most], 1):
+    counts, passes = [0] * len(late), [0] * (len(found) + 1)
+    best, best_cost, best_rate = 0, 1.0, 0.0
+    for n, (chance, i) in enumerate(found, 1):
         tokens -= chance
         if late[i]:
             at = counts[i]
-            making -= ways.making(num_rows, passes[at])
+            making -= made[passes[at]]
             counts[i], passes[at] = at + 1, passes[at] + 1
-            making += ways.making(num_rows, passes[at])
+            making += made[passes[at]]
         cost = ratios[n] + making
-        if tokens / cost > best[2]:
-            best = n, cost, tokens / cost
-    return best
+        if tokens / cost > best_rate:
+            best, best_cost, best_rate = n, cost, tokens / cost
+    return _Peak(best, best_cost, best_rate)
 
 
 def _wish_of(request: Request, offered: Speculation) -> Speculation:

@@ -17,7 +17,9 @@ class Reading:
     def __init__(self) -> None:
         self.is_on = False
         """Rows wait for a drafter that reads: what was chosen for them holds until it drafts."""
-        self._seconds = self._vain_s = self._total_s = self._plain_s = 0.0
+        self.plain_s = 0.0
+        """Seconds of the last step without drafts; 0: there was none."""
+        self._seconds = self._vain_s = self._total_s = 0.0
         self._tokens = 0
 
     def observe(self, seconds: float, draft_s: float, num_drafts: int, *, is_reading: bool) -> None:
@@ -25,18 +27,13 @@ class Reading:
         self.book(seconds, draft_s if is_reading else 0.0)
         self.is_on = is_reading  # rows that wait are read for in every step that only decodes
         if not (is_reading or num_drafts):
-            self._plain_s = seconds
+            self.plain_s = seconds
 
     def book(self, seconds: float, read_s: float) -> None:
         """A step of any kind is over, of which reading took `read_s`."""
         self._total_s += seconds
         self._seconds += read_s
         self._vain_s += read_s
-
-    @property
-    def plain_s(self) -> float:
-        """Seconds of the last step without drafts; 0: there was none."""
-        return self._plain_s
 
     def catch_up(self, seconds: float) -> None:
         """Tokens were read within a step that drafted, which took so much longer."""
@@ -66,6 +63,8 @@ class Reading:
     def is_worth(self, tokens: int, left: int, *, is_try: bool) -> bool:
         """Whether `tokens` may be read for a sequence with at most `left` tokens to come."""
         cost_s = self.cost_s(tokens)
-        if not self._plain_s or cost_s > WORTH * left * self._plain_s:
-            return not self._plain_s
+        if not self.plain_s:
+            return True
+        if cost_s > WORTH * left * self.plain_s:
+            return False
         return not is_try or self.may_try(cost_s)

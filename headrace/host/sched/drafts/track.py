@@ -68,7 +68,7 @@ class Track:
             found = self.by_method[method] = Rates(KEEP)
         return found
 
-    def chances(self, common: Rates, count: int, method: str = "") -> list[float]:
+    def chances(self, common: Rates, count: int, method: str) -> list[float]:
         """The chance that draft 1, 2 .. `count` is accepted: that it and all before it agree."""
         found: list[float] = []
         all_so_far, before = 1.0, FIRST_RATE

@@ -32,7 +32,7 @@ class Trial:
 
     def favours(self, track: Track) -> bool:
         """Whether a sequence's drafts shall seem at least as good as those of which nothing is known."""
-        return self._left > 0 and self._own.get(track, 0) < OWN
+        return self.is_on and self._own.get(track, 0) < OWN
 
     def judge(self, track: Track, *, is_right: bool) -> None:
         """A row of the drafter was compared with what was drawn; `is_right`: its first draft agreed."""
