@@ -18,11 +18,9 @@ from headrace.compute.runner.inputs import Inputs
 from headrace.compute.runner.passes import Piece
 from headrace.compute.runner.state import DeviceState
 from headrace.compute.sampling.batch import Draw
+from headrace.compute.spec.draw import over_vocabulary
 from headrace.compute.spec.kit import DraftKit
 from headrace.compute.spec.proposer import Ask
-
-NEVER = np.float32(-1e30)
-"""The logit of tokens that a drafter lacks."""
 
 
 class Chain:
@@ -106,6 +104,4 @@ def _fit(logits: F32, vocab: int) -> F32:
         return logits
     if width > vocab:
         return np.ascontiguousarray(logits[:, :vocab])
-    out = np.full((len(logits), vocab), NEVER, np.float32)
-    out[:, :width] = logits
-    return out
+    return over_vocabulary(logits, vocab, slice(width))

@@ -58,15 +58,20 @@ class DraftDraws:
             best = best if self._tokens is None else self._tokens[best]
             return _sound(best, is_sound)
         if self._tokens is not None:
-            whole = np.full((len(places), self._vocab), UNKNOWN, np.float32)
-            whole[:, self._tokens] = logits
-            logits = whole
+            logits = over_vocabulary(logits, self._vocab, self._tokens)
         draws = [Draw(place.slot, tuple(place.drafts)) for place in places]
         positions = np.array([place.num_known + len(place.drafts) for place in places], np.int32)
         batch = self._sampling.batch(draws, slots, positions)
         batch.num_logprobs = np.full(len(places), -1, np.int32)
         sampled = self._backend.sample(logits, batch)
         return _sound(sampled.tokens, sampled.errors == 0)
+
+
+def over_vocabulary(logits: F32, vocab: int, tokens: I32 | slice) -> F32:
+    """Logits [S, vocab] from those [S, N] of some tokens."""
+    whole = np.full((len(logits), vocab), UNKNOWN, np.float32)
+    whole[:, tokens] = logits
+    return whole
 
 
 def _sound(tokens: NDArray[Any], is_sound: NDArray[np.bool_]) -> list[int | None]:

@@ -36,7 +36,7 @@ class _Seen:
     """Computed behind these tokens."""
 
 
-class Stamps:
+class _Stamps:
     """The stamp of each block; 0: the block holds nothing that could be named."""
 
     def __init__(self, num_blocks: int) -> None:
@@ -84,7 +84,7 @@ class DraftModel:
             kit, kit.backend.compile(model.forward, kit.limits, pool), pool, model.spec.vocab_size
         )
         self._seen_by_slot: dict[int, _Seen] = {}
-        self._stamps = Stamps(kit.pool.num_blocks)
+        self._stamps = _Stamps(kit.pool.num_blocks)
         kit.planes.append(self._stamps)
         self.weight_bytes = model.weight_bytes
         self._token_bytes = token_bytes(pool.geometry)
