@@ -23,6 +23,11 @@ class RopeSpec:
     """Context length of training, before scaling."""
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    @property
+    def is_measuring(self) -> bool:
+        """Whether angles depend on the length of a sequence's prompt."""
+        return self.kind in ("dynamic", "longrope")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpec:

@@ -148,7 +148,7 @@ class RopeBank:
         distinct = [s for i, s in enumerate(specs) if s not in specs[:i]]
         self._specs = [s for s in distinct if s.kind != "none"]
         self._length = max_length
-        measuring = [s for s in self._specs if s.kind in ("dynamic", "longrope")]
+        measuring = [s for s in self._specs if s.is_measuring]
         if len({s.kind for s in measuring}) > 1:
             raise CheckpointError("a model with both dynamic and longrope layers is not supported")
         if len({s.original_length for s in measuring}) > 1:

@@ -2,13 +2,12 @@
 
 from headrace.base.config import EngineConfig
 from headrace.base.errors import ConfigError
+from headrace.base.specs import ModelSpec
 from headrace.compute.weights.catalogue import locate
 from headrace.compute.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.engine.drafts.wish import PARAM, offered
 
 DRAFT = "draft"
-MEASURING = frozenset({"dynamic", "longrope"})
-"""Kinds of rotary embeddings whose angles depend on the length of the prompt."""
 
 
 def open_draft(config: EngineConfig) -> Checkpoint | None:
@@ -24,11 +23,21 @@ def open_draft(config: EngineConfig) -> Checkpoint | None:
     if wish.method != DRAFT:
         return None
     checkpoint = open_checkpoint(locate(wish.source))
-    kinds = {layer.attention.rope.kind for layer in checkpoint.spec.layers} & MEASURING
+    refuse_measuring(checkpoint.spec, f"draft model {wish.source!r}", "give another draft model")
+    return checkpoint
+
+
+def refuse_measuring(spec: ModelSpec, name: str, remedy: str) -> None:
+    """Refuse to draft with a model whose angles depend on the length of a prompt: drafting does not know it.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    ropes = (layer.attention.rope for layer in spec.layers)
+    kinds = sorted({rope.kind for rope in ropes if rope.is_measuring})
     if kinds:
         raise ConfigError(
-            f"{PARAM}: draft model {wish.source!r} has rotary embeddings of kind "
-            f"{', '.join(sorted(kinds))}, which depend on the length of the prompt; give another draft model",
+            f"{PARAM}: {name} has rotary embeddings of kind {', '.join(kinds)}, which depend on the length "
+            f"of the prompt; {remedy}",
             param=PARAM,
         )
-    return checkpoint

@@ -4,7 +4,7 @@ from headrace.base.config import EngineConfig
 from headrace.base.errors import ConfigError
 from headrace.base.specs import ModelSpec
 from headrace.base.tasks import Speculation
-from headrace.engine.drafts.draft_model import MEASURING
+from headrace.engine.drafts.draft_model import refuse_measuring
 from headrace.engine.drafts.wish import PARAM, offered
 
 EARLY_EXIT = "early-exit"
@@ -27,13 +27,7 @@ def check_exit(config: EngineConfig, spec: ModelSpec) -> None:
             f"got {text!r:.80}",
             param=PARAM,
         )
-    kinds = {layer.attention.rope.kind for layer in spec.layers} & MEASURING
-    if kinds:
-        raise ConfigError(
-            f"{PARAM}: the model has rotary embeddings of kind {', '.join(sorted(kinds))}, which depend on "
-            f"the length of the prompt; early exit does not draft for it, take auto, ngram or suffix",
-            param=PARAM,
-        )
+    refuse_measuring(spec, "the model", "early exit does not draft for it, take auto, ngram or suffix")
 
 
 def about_exit(found: Speculation, num_layers: int) -> str:

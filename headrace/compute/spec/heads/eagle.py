@@ -128,7 +128,7 @@ def open_eagle(path: Path) -> tuple[HeadFiles, LayerSpec, bool]:
     if layers != 1:
         raise CheckpointError(f"num_hidden_layers is {layers} in {config.where}; EAGLE heads have one layer")
     layer = FAMILIES.get("llama").layer(config, 0)
-    if layer.attention.rope.kind in ("dynamic", "longrope"):
+    if layer.attention.rope.is_measuring:
         raise CheckpointError(
             f"rope type {layer.attention.rope.kind!r} in {config.where} is not supported for EAGLE heads"
         )
