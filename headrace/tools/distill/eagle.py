@@ -17,7 +17,7 @@ which each place sees itself (queries and keys of an embedding are the same rand
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import silu
 
-from headrace.base.clock import now_s
 from headrace.compute.ops.api import F32, I32
 from headrace.tools.distill.folder import bfloat16
 from headrace.tools.distill.states import Known
@@ -36,9 +35,8 @@ from headrace.tools.distill.training import (
     ProgressFn,
     Shuffled,
     Training,
-    finite_loss,
+    descend,
     ranks_of,
-    rate,
     ridge,
     taken_over,
     tensor,
@@ -49,9 +47,8 @@ TEXTS = 4
 """Of a step."""
 ALONE = 1 / 3
 """Share of a training, where it begins anew, with one pass only."""
-RATE = 1e-3
-"""Learning rate at its highest."""
-BETAS = 0.9, 0.95
+MAX_NORM = 1.0
+"""The gradient of a step is cut to this length."""
 BASE = 10000.0
 EPS = 1e-5
 SELF = 1.0
@@ -137,31 +134,20 @@ class EagleTrainer:
         self._weights["norm.weight"][:] = above / below.clamp(min=EPS)
 
     def train(self, texts: Sequence[Known], progress: ProgressFn) -> int:
-        """Train on texts; returns the number of steps. The time begins with the first step."""
+        """Train on texts; returns the number of steps."""
         if self._training.start is None:
             with torch.no_grad():
                 self._fit(texts)
-        optimizer = torch.optim.AdamW(list(self._weights.values()), lr=RATE, betas=BETAS, weight_decay=0.0)
         order = Shuffled(len(texts), self._training.seed)
-        began_s, step, share = now_s(), 0, 0.0
-        while share < 1.0:
-            for group in optimizer.param_groups:
-                group["lr"] = RATE * rate(share)
+
+        def losses(share: float) -> Iterator[torch.Tensor]:
+            """One by one: the graph of a text takes a few hundred MiB."""
             chosen: list[int] = order.take(TEXTS).tolist()
-            optimizer.zero_grad()
-            value = 0.0
-            for n, i in enumerate(chosen):  # one by one: the graph of a text takes a few hundred MiB
+            for n, i in enumerate(chosen):
                 passes = self._training.heads if n == 0 and share >= self._alone else 1
-                loss = self._loss(texts[i], passes) / len(chosen)
-                value += finite_loss(loss, step)
-                loss.backward()  # pyright: ignore[reportUnknownMemberType]
-            torch.nn.utils.clip_grad_norm_(list(self._weights.values()), 1.0)
-            optimizer.step()  # pyright: ignore[reportUnknownMemberType]
-            step += 1
-            most = self._training.steps
-            share = (now_s() - began_s) / self._training.seconds if most is None else step / most
-            progress(min(share, 1.0), value)
-        return step
+                yield self._loss(texts[i], passes) / len(chosen)
+
+        return descend(list(self._weights.values()), losses, self._training, progress, MAX_NORM)
 
     def _loss(self, text: Known, passes: int) -> torch.Tensor:
         first = max(0, text.num_prompt - 2)

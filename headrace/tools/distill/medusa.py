@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import silu
 
-from headrace.base.clock import now_s
 from headrace.compute.ops.api import F32, I32
 from headrace.tools.distill.folder import bfloat16
 from headrace.tools.distill.states import Known
@@ -25,9 +24,8 @@ from headrace.tools.distill.training import (
     ProgressFn,
     Shuffled,
     Training,
-    finite_loss,
+    descend,
     ranks_of,
-    rate,
     ridge,
     taken_over,
     tensor,
@@ -35,9 +33,6 @@ from headrace.tools.distill.training import (
 
 BATCH = 512
 """States of a step."""
-RATE = 1e-3
-"""Learning rate at its highest."""
-BETAS = 0.9, 0.95
 LIKELY = 32
 """Tokens of the target's distribution that are learned; SmolLM2's hold 96 % of it."""
 PART = 512
@@ -75,39 +70,31 @@ class MedusaTrainer:
             yield f"lm_heads.{k}.weight", self._heads[k]
 
     def train(self, texts: Sequence[Known], progress: ProgressFn) -> int:
-        """Train on texts; returns the number of steps.
-
-        The time begins with the first step.
-        """
+        """Train on texts; returns the number of steps."""
         states, places = _joined(texts, self._training.heads)
         with torch.no_grad():
             if self._training.start is None:
                 self._fit(states, places)
-            shares, columns = self._wanted(states)
-        parameters = [self._blocks, self._biases, self._heads]
-        optimizer = torch.optim.AdamW(parameters, lr=RATE, betas=BETAS, weight_decay=0.0)
+            wanted = self._wanted(states)
         order = Shuffled(len(places), self._training.seed)
-        later = 1 + torch.arange(self._training.heads)[:, None]
-        decay = DECAY ** torch.arange(self._training.heads)
-        began_s, step, share = now_s(), 0, 0.0
-        while share < 1.0:
-            chosen = places[tensor(order.take(BATCH))]
-            for group in optimizer.param_groups:
-                group["lr"] = RATE * rate(share)
-            logits = self._logits(states[chosen].float())
-            weights = shares[chosen + later]
-            said = logits.gather(-1, columns[chosen + later])
-            losses = torch.logsumexp(logits, -1) * weights.sum(-1) - (said * weights).sum(-1)
-            loss = (losses.mean(-1) * decay).sum()
-            value = finite_loss(loss, step)
-            optimizer.zero_grad()
-            loss.backward()  # pyright: ignore[reportUnknownMemberType]
-            optimizer.step()  # pyright: ignore[reportUnknownMemberType]
-            step += 1
-            most = self._training.steps
-            share = (now_s() - began_s) / self._training.seconds if most is None else step / most
-            progress(min(share, 1.0), value)
-        return step
+
+        def losses(_: float) -> Iterator[torch.Tensor]:
+            yield self._loss(states, places[tensor(order.take(BATCH))], wanted)
+
+        return descend([self._blocks, self._biases, self._heads], losses, self._training, progress)
+
+    def _loss(
+        self, states: torch.Tensor, chosen: torch.Tensor, wanted: tuple[torch.Tensor, torch.Tensor]
+    ) -> torch.Tensor:
+        """The loss of all heads at the chosen places; `wanted` as `_wanted` gives it."""
+        shares, columns = wanted
+        depths = torch.arange(self._training.heads)
+        later = 1 + depths[:, None]
+        logits = self._logits(states[chosen].float())
+        weights = shares[chosen + later]
+        said = logits.gather(-1, columns[chosen + later])
+        losses = torch.logsumexp(logits, -1) * weights.sum(-1) - (said * weights).sum(-1)
+        return (losses.mean(-1) * DECAY**depths).sum()
 
     def _fit(self, states: torch.Tensor, places: torch.Tensor) -> None:
         """Begin with what is linear: H (x + M x) for the map M from a state to what comes after it."""

@@ -1,7 +1,7 @@
 """What trainers share. Imports torch."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -9,12 +9,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headrace.base.clock import now_s
 from headrace.base.errors import ConfigError, HeadraceError
 from headrace.compute.ops.api import I32
 from headrace.tools.distill.states import Known
 
 DECAY = 0.8
 """What each further draft counts, over the one before."""
+RATE = 1e-3
+"""Learning rate at its highest."""
+BETAS = 0.9, 0.95
 
 Logits = Callable[[Known, int, int], torch.Tensor]
 """Logits [depth, last - first, N] of the places from `first` to before `last` of a text."""
@@ -72,6 +76,48 @@ def tensor(values: NDArray[Any]) -> torch.Tensor:
 def rate(share: float) -> float:
     """The learning rate at this share of a training: up to 1 in the beginning, to 0 along half a cosine."""
     return min(1.0, (share + 1e-3) / WARM) * 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
+
+
+def descend(
+    parameters: Sequence[torch.Tensor],
+    losses: Callable[[float], Iterable[torch.Tensor]],
+    training: Training,
+    progress: ProgressFn,
+    max_norm: float | None = None,
+) -> int:
+    """Train parameters until the time is over, which begins with the first step, or the steps are done.
+
+    Args:
+        parameters: what changes.
+        losses: the losses of a step, which add up, at this share of the training; the graph of one is freed
+            before the next is asked for.
+        training: how long.
+        progress: called after each step.
+        max_norm: longer gradients are cut to it.
+
+    Returns:
+        The number of steps.
+
+    Raises:
+        HeadraceError: a loss is not finite.
+    """
+    optimizer = torch.optim.AdamW(parameters, lr=RATE, betas=BETAS, weight_decay=0.0)
+    began_s, step, share = now_s(), 0, 0.0
+    while share < 1.0:
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * rate(share)
+        optimizer.zero_grad()
+        value = 0.0
+        for loss in losses(share):
+            value += finite_loss(loss, step)
+            loss.backward()  # pyright: ignore[reportUnknownMemberType]
+        if max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+        optimizer.step()  # pyright: ignore[reportUnknownMemberType]
+        step += 1
+        share = (now_s() - began_s) / training.seconds if training.steps is None else step / training.steps
+        progress(min(share, 1.0), value)
+    return step
 
 
 class Shuffled:
