@@ -20,6 +20,7 @@ from headrace.tools.distill import make, run
 from headrace.tools.distill.folder import read_folder
 from headrace.tools.distill.plan import Plan
 from headrace.tools.distill.prompts import make_prompts
+from headrace.tools.distill.resume import tokens_of
 from headrace.tools.distill.states import Reader
 from headrace.tools.distill.text import BATCH, answers
 
@@ -42,18 +43,15 @@ def _given(ranks: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return [ranks[0], *(row[before] for row, before in zip(ranks[1:], right[:-1], strict=True))]
 
 
-def measured(model: str, method: str, heads: Path, tokens: int) -> NDArray[np.int64]:
+def measured(model: str, method: str, heads: Path, num_tokens: int) -> NDArray[np.int64]:
     """Ranks [depth, places] on greedy answers to prompts that these heads were not trained on."""
     report, tensors = read_folder(heads)
-    known = (
-        tensors["token_map"] if "token_map" in tensors else tensors["d2t"] + np.arange(len(tensors["d2t"]))
-    )
     config = EngineConfig(model=ModelConfig(model=model), schedule=ScheduleConfig(max_num_seqs=BATCH))
     llm = LLM(config)
     try:
         prompts = make_prompts(None, report["seed"])[:BATCH]
         greedy = SamplingParams(temperature=0.0, seed=report["seed"], max_tokens=192)
-        samples = list(answers(llm, prompts, greedy, 1.0, tokens))
+        samples = list(answers(llm, prompts, greedy, 1.0, num_tokens))
     finally:
         llm.close()
     reader = Reader(config, partial(run.taps_of, method))
@@ -62,7 +60,8 @@ def measured(model: str, method: str, heads: Path, tokens: int) -> NDArray[np.in
         depth = len(report["acceptance_by_depth"])
         plan = Plan(method=method, out=heads, heads=depth, seed=report["seed"])
         maker: Any = make.make_medusa if method == "medusa" else make.make_eagle
-        trainer = maker(reader, known.astype(np.int32), texts, plan, tensors)(1.0)
+        tokens = tokens_of(plan, tensors, reader.spec.vocab_size)
+        trainer = maker(reader, tokens, texts, plan, tensors)(1.0)
     finally:
         reader.close()
     return trainer.ranks(texts)

@@ -36,9 +36,7 @@ class Shape:
 
 def chain(ranks: NDArray[np.int64], rows: int) -> Shape:
     """The chain of so many drafts, at most as many as there are places in `ranks` [depth, N]."""
-    rows = min(rows, len(ranks))
-    accepted = np.logical_and.accumulate(ranks[:rows] == 0, axis=0).mean(axis=1)
-    return Shape(rows, rows, 1 + float(accepted.sum()))
+    return tree(ranks, [(0,) * depth for depth in range(1, min(rows, len(ranks)) + 1)])
 
 
 def best_paths(ranks: NDArray[np.int64], nodes: int) -> list[Ranks]:
@@ -56,7 +54,7 @@ def best_paths(ranks: NDArray[np.int64], nodes: int) -> list[Ranks]:
 
 
 def tree(ranks: NDArray[np.int64], paths: Sequence[Ranks]) -> Shape:
-    """What a tree gives on other places."""
+    """What the tree of these paths gives on these places, which may be others than it was chosen on."""
     known = set(paths)
     accepted = 0
     for way in ranks.T.tolist():

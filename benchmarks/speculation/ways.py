@@ -1,6 +1,7 @@
 """Servers, and the ways in which they are asked."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,25 +37,29 @@ def add_ours(
     ways: list[Way], target: Path | str, speculate: str, depths: tuple[int, ...], program: str
 ) -> None:
     """Headrace, one server: off, as many drafts as pay, and fixed depths."""
-    server = headrace(target, program, ("--speculate", speculate, "--max-num-seqs", "4"))
     method = speculate.partition("=")[0]
-    ways += [Way("headrace, plain", server, {"speculate": "off"}), Way(f"headrace, {method}", server)]
-    for k in depths:
-        ways.append(Way(f"headrace, {method}, depth {k}", server, {"speculate": f"{method},depth={k}"}))
+    wishes = {method: None} | {f"{method}, depth {k}": f"{method},depth={k}" for k in depths}
+    _add_headrace(ways, target, speculate, wishes, program)
 
 
 def add_both(ways: list[Way], target: Path | str, draft: Path | str, program: str) -> None:
     """Headrace, one server: off, drafts from what the text repeats, those of a model, and both."""
-    server = headrace(target, program, ("--speculate", f"auto,draft={draft}", "--max-num-seqs", "4"))
-    ways += [Way("headrace, plain", server, {"speculate": "off"}), Way("headrace, both", server)]
-    ways += [Way(f"headrace, {name}", server, {"speculate": name}) for name in ("auto", "draft")]
+    wishes = {"both": None, "auto": "auto", "draft": "draft"}
+    _add_headrace(ways, target, f"auto,draft={draft}", wishes, program)
 
 
 def add_our_lookups(ways: list[Way], target: Path | str, program: str) -> None:
     """Headrace, one server: off, and drafts from what the text repeats."""
-    server = headrace(target, program, ("--speculate", "auto", "--max-num-seqs", "4"))
-    ways.append(Way("headrace, plain", server, {"speculate": "off"}))
-    ways += [Way(f"headrace, {name}", server, {"speculate": name}) for name in ("auto", "ngram", "suffix")]
+    _add_headrace(ways, target, "auto", {name: name for name in ("auto", "ngram", "suffix")}, program)
+
+
+def _add_headrace(
+    ways: list[Way], target: Path | str, speculate: str, wishes: Mapping[str, str | None], program: str
+) -> None:
+    """One server, asked for no drafts, and for what `wishes` says by name; None: for nothing, as it comes."""
+    server = headrace(target, program, ("--speculate", speculate, "--max-num-seqs", "4"))
+    for name, wish in {"plain": "off", **wishes}.items():
+        ways.append(Way(f"headrace, {name}", server, {"speculate": wish} if wish else {}))
 
 
 def add_theirs(

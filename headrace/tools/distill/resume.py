@@ -84,11 +84,20 @@ def before_of(plan: Plan, origin: Mapping[str, Any], vocab_size: int) -> Before:
     judged = report.get("judged")
     if type(judged) is not str:
         raise _refusal(f"{plan.out / 'report.json'}: 'judged' must be a text, got {judged!r:.80}", "mend it")
-    return Before(*counts, judged=judged, tensors=tensors, tokens=_tokens(plan, tensors, vocab_size))
+    return Before(*counts, judged=judged, tensors=tensors, tokens=tokens_of(plan, tensors, vocab_size))
 
 
-def _tokens(plan: Plan, tensors: Mapping[str, NDArray[Any]], vocab_size: int) -> I32:
-    """The vocabulary of the heads, ascending."""
+def tokens_of(plan: Plan, tensors: Mapping[str, NDArray[Any]], vocab_size: int) -> I32:
+    """The vocabulary of heads of `plan.out`, ascending.
+
+    Args:
+        plan: what is asked for.
+        tensors: those of the heads.
+        vocab_size: of the model that they draft for.
+
+    Raises:
+        ConfigError: they have none, or one for another model.
+    """
     name = "token_map" if plan.method == "medusa" else "d2t"
     found = tensors.get(name)
     if found is not None and found.dtype == np.int64 and found.ndim == 1 and len(found):
