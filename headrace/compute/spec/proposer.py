@@ -142,3 +142,8 @@ def methods() -> tuple[str, ...]:
     """Every method that a setting or request may name."""
     built = DRAFTERS.names()
     return (OFF, AUTO, *PROPOSERS.names(), *(name for name in SOURCES if name.replace("-", "_") in built))
+
+
+def rememberers() -> tuple[str, ...]:
+    """The lookups that may draft from finished answers."""
+    return tuple(name for name, make in PROPOSERS.all().items() if isinstance(make(), Remembers))

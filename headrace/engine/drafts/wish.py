@@ -2,7 +2,7 @@
 
 from headrace.base.errors import ConfigError, RequestError
 from headrace.base.tasks import AUTO, SOURCES, Speculation
-from headrace.compute.spec.proposer import PROPOSERS, methods
+from headrace.compute.spec.proposer import PROPOSERS, methods, rememberers
 
 PARAM = "speculate.method"
 MEMORY = "speculate.memory_tokens"
@@ -56,8 +56,9 @@ def about_memory(found: Speculation, tokens: int) -> str:
     """
     if not 0 <= tokens <= MAX_MEMORY_TOKENS:
         raise ConfigError(f"{MEMORY} must be in [0, {MAX_MEMORY_TOKENS}], got {tokens}", param=MEMORY)
-    if found.lookup not in (AUTO, "suffix"):
-        return f"not used: only auto and suffix draft from earlier answers, not {','.join(found.names)}"
+    able = (AUTO, *rememberers())
+    if found.lookup not in able:
+        return f"not used: only {' and '.join(able)} draft from earlier answers, not {','.join(found.names)}"
     return f"asked for; up to {_at_most(tokens * MEMORY_TOKEN_BYTES)} beside what is planned"
 
 

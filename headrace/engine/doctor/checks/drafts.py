@@ -7,14 +7,16 @@ the text itself (ngram, suffix) are left out: on a text that repeats nothing the
 import re
 
 from headrace.base.metrics import acceptance_rate, tokens_per_verification
+from headrace.base.tasks import SOURCES
 from headrace.engine.doctor.finding import Check, Finding, Patient
 from headrace.engine.doctor.trace import Trace
 
 _METHOD = re.compile(
     r'headrace_setting\{asked="(.*?)",name="speculate\.method",reason="(.*)",value=".*?"\}', re.DOTALL
 )
-_COMPUTES = re.compile("(?:^|,)(draft|medusa|eagle|early-exit)=")
-_OF_MODELS = ("draft", "medusa", "eagle")
+_COMPUTES = re.compile(f"(?:^|,)({'|'.join(SOURCES)})=")
+_TRAINED = tuple(name for name, source in SOURCES.items() if source != "N")
+"""Made from weights of their own: layers of the model itself need not agree with it."""
 _LEAST_ROWS = 64
 """Rows with drafts, since the server's start: of fewer, a share says little."""
 _LEAST_OF_PAIR = 0.3
@@ -29,7 +31,7 @@ def _look(patient: Patient) -> Finding | None:
     if trace is None:
         return None
     method, is_itself = _drafter(trace)
-    if not (is_itself or method in _OF_MODELS):
+    if not (is_itself or method in _TRAINED):
         return None
     found = _rates(trace, method)
     if found is None:
