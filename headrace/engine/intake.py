@@ -119,6 +119,7 @@ class Intake:
         request_id = ask.request_id or f"req-{number}"
         _check_name(request_id)
         _check_writable("cache_salt", ask.salt)
+        _check_writable("tenant", ask.terms.tenant.name)
         ends = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             ends |= self._text.end_ids

@@ -5,6 +5,7 @@ import pytest
 from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.request import SamplingParams
 from headrace.base.tasks import Speculation
+from headrace.base.terms import Tenant, Terms
 from headrace.engine.intake import Ask, Intake
 from headrace.engine.text import NO_TEXT
 from tests.kit.scripted import text_of
@@ -15,7 +16,7 @@ VOCAB = 300
 
 def prepare(prompt, intake=None, **params):
     intake = intake or Intake(text_of(), VOCAB, LIMIT, 7)
-    options = {k: params.pop(k) for k in ("request_id", "salt", "priority") if k in params}
+    options = {k: params.pop(k) for k in ("request_id", "salt", "priority", "terms") if k in params}
     return intake.prepare(Ask(prompt=prompt, params=SamplingParams(**params), **options))
 
 
@@ -187,9 +188,12 @@ def test_names_and_salts_that_utf_8_cannot_write_are_refused():
         with pytest.raises(RequestError, match="UTF-8 cannot write") as caught:
             prepare([5], salt=f"a{chr(half)}b")
         assert caught.value.param == "cache_salt"
+        with pytest.raises(RequestError, match=rf"tenant has half .*'a\\u{half:x}b'; leave it") as caught:
+            prepare([5], terms=Terms(tenant=Tenant(name=f"a{chr(half)}b")))
+        assert caught.value.param == "tenant"
     for name in ("\ud7ff\ue000", "wörld\U0001f600"):
-        prepared = prepare([5], request_id=name, salt=name)
-        assert (prepared.request_id, prepared.requests[0].salt) == (name, name)
+        prepared = prepare([5], request_id=name, salt=name, terms=Terms(tenant=Tenant(name=name)))
+        assert (prepared.request_id, prepared.requests[0].salt, prepared.tenant) == (name, name, name)
 
 
 def test_a_model_without_tokenizer_takes_ids_only():
