@@ -46,23 +46,18 @@ def bind(config: ServeConfig) -> Bound:
         ConfigError: the address cannot be used, or a setting is out of range.
     """
     check(config)
-    sock: Bound | None = None
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = Bound(family, kind, proto)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.claim = _claim(*sock.getsockname()[:2])
-    except AddressTakenError:
-        if sock is not None:
-            sock.close()
-        raise
-    except (OSError, OverflowError) as err:
-        if sock is not None:
-            sock.close()
-        raise _refusal(config.host, config.port, err) from err
+    with contextlib.ExitStack() as undo:
+        try:
+            family, kind, proto, _, address = socket.getaddrinfo(
+                config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            sock = undo.enter_context(Bound(family, kind, proto))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.claim = _claim(*sock.getsockname()[:2])
+        except (OSError, OverflowError) as err:
+            raise _refusal(config.host, config.port, err) from err
+        undo.pop_all()
     return sock
 
 

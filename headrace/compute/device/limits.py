@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,8 @@ def machine_limits(threads: int, isa: str, *, folder: Path | None = None, probe:
         return _limits(rates, threads, isa, "measured")
     if known is not None:
         return _limits(known, threads, isa, "cached")
-    return Limits(**{**asdict(ASSUMED), "threads": threads, **_scaled(threads, isa)})
+    assumed = dict.fromkeys(_RATES, 0.0) | {"read_bytes_s": ASSUMED.read_bytes_s * threads}
+    return _limits(assumed, threads, isa, "assumed")
 
 
 def _pair_ops_s(fma_ops_s: float, isa: str) -> float:
@@ -94,13 +95,8 @@ def _better(known: dict[str, float] | None, found: dict[str, float]) -> dict[str
     return best | {_COUNT: before[_COUNT] + 1, _AGREED: agreed}
 
 
-def _scaled(threads: int, isa: str) -> dict[str, float]:
-    """Arithmetic grows with the cores; the memory's rate is assumed to."""
-    rates = {name: getattr(ASSUMED, name) * threads for name in ("read_bytes_s", "fma_ops_s", "int8_ops_s")}
-    return {**rates, "pair_ops_s": _pair_ops_s(rates["fma_ops_s"], isa)}
-
-
 def _limits(rates: dict[str, float], threads: int, isa: str, source: str) -> Limits:
+    """Limits from rates, of which those of arithmetic may be 0: then they are assumed by threads."""
     bytewise = {"avx512": rates["dot_ops_s"], "avx2": rates["maddubs_ops_s"]}.get(isa, 0.0)
     fma = rates["fma_ops_s"] or ASSUMED.fma_ops_s * threads
     return Limits(

@@ -105,7 +105,7 @@ def _beat(channel: Channel, loop: EngineLoop, ended: Flag, idle_s: float) -> Non
     pause_s = BEAT_S
     while not ended.wait(pause_s):
         beat = loop.beat()
-        pause_s = BEAT_S if beat.has_work else max(BEAT_S, idle_s)
+        pause_s = BEAT_S if beat.has_work else idle_s
         try:
             channel.send(beat)
         except EngineDeadError:

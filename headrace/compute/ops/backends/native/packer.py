@@ -29,8 +29,6 @@ SOURCE_TYPES = {
     "bf16": 30,
 }
 """Scheme names that can be packed, with their GGUF numbers."""
-PAIR_COLUMNS = 32
-"""Weights are packed in pairs where the columns are a multiple of it."""
 
 _SAMPLE_ROWS, _SAMPLE_COLUMNS = 33, 512
 """Two whole panels and one of a single row; two of the largest blocks."""
@@ -68,8 +66,9 @@ def source_type_of(weight: Weight, *, rounds: bool = False) -> int:
 
 
 def _makes_pairs(type_name: str, columns: int) -> bool:
-    """Whether a matrix is packed in pairs where activations are rounded."""
-    return type_name == "bf16" and columns % PAIR_COLUMNS == 0
+    """Whether a matrix is packed in pairs where activations are rounded: one of whole blocks is."""
+    block, _ = _native.source_blocks()[_native.BFLOAT_PAIRS]
+    return type_name == "bf16" and columns % block == 0
 
 
 def stacked(parts: Sequence[Weight], packed: tuple[Any, ...]) -> NativeMatrix:
