@@ -2,15 +2,12 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
-from headrace.base.config import DeviceConfig, EngineConfig, KVConfig, ModelConfig
 from headrace.base.errors import ConfigError, HeadraceError
 from headrace.base.request import Request, SamplingParams
 from headrace.compute.models.load import load_model
@@ -26,57 +23,23 @@ from headrace.tools.distill.resume import Before
 from headrace.tools.distill.run import distill, frequent
 from headrace.tools.distill.states import Known, half
 from headrace.tools.distill.text import Sample
+from tests.kit.distill import CYCLE, Notes, config_of, make_target, plan, write_prompts
 from tests.kit.engine import Drive, Rig, make_backend
-from tests.kit.scripted import scripted_checkpoint
-from tests.kit.vocabs import byte_library
-
-CYCLE = {i: 40 + (i - 40) * 2 % 59 if 40 < i < 99 else 41 for i in range(320)}
-"""Every token is followed by one of 58, which follow each other in a circle."""
-
-
-class Notes:
-    """Remembers what a watcher is told."""
-
-    def __init__(self) -> None:
-        self.phases: list[str] = []
-        self.shares: dict[str, list[float]] = {}
-
-    def phase(self, name: str) -> None:
-        self.phases.append(name)
-
-    def move(self, share: float, note: str) -> None:
-        assert note
-        self.shares.setdefault(self.phases[-1], []).append(share)
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("target") / "model"
-    shutil.copytree(scripted_checkpoint(CYCLE), folder)
-    tensors = load_file(folder / "model.safetensors")
-    tensors["lm_head.weight"] *= 0.1  # less sure of itself, so that a few steps suffice
-    save_file(tensors, folder / "model.safetensors")
-    byte_library().save(str(folder / "tokenizer.json"))
-    return folder
+    return make_target(tmp_path_factory.mktemp("target") / "model")
 
 
 @pytest.fixture(scope="module")
 def config(target):
-    return EngineConfig(
-        model=ModelConfig(model=str(target)), kv=KVConfig(num_blocks=256), device=DeviceConfig(threads=1)
-    )
+    return config_of(target)
 
 
 @pytest.fixture(scope="module")
 def prompts(tmp_path_factory):
-    path = tmp_path_factory.mktemp("prompts") / "prompts.txt"
-    path.write_text("\n".join(chr(97 + i) * (1 + i % 3) for i in range(20)))
-    return path
-
-
-def plan(out, prompts, **more) -> Plan:
-    base = {"minutes": 0.5, "heads": 2, "vocab": 64, "max_tokens": 48, "text_tokens": 800, "steps": 200}
-    return Plan(out=out, prompts=prompts, **({"method": "medusa"} | base | more))
+    return write_prompts(tmp_path_factory.mktemp("prompts") / "prompts.txt")
 
 
 @pytest.fixture(scope="module")
@@ -133,31 +96,21 @@ def test_built_in_prompts_are_many_and_their_order_depends_on_the_seed():
 
 
 @pytest.fixture(scope="module")
-def deeper(tmp_path_factory, target):
-    """Two layers, whose inputs and output are the states of the same tokens."""
-    folder = tmp_path_factory.mktemp("deeper") / "model"
-    shutil.copytree(target, folder)
-    tensors = load_file(folder / "model.safetensors")
-    tensors |= {n.replace("layers.0", "layers.1"): t for n, t in tensors.items() if "layers.0" in n}
-    save_file(tensors, folder / "model.safetensors")
-    settings = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 2}
-    (folder / "config.json").write_text(json.dumps(settings))
-    return folder
+def deeper(tmp_path_factory):
+    return make_target(tmp_path_factory.mktemp("deeper") / "model", layers=2)
 
 
 @pytest.mark.parametrize("method", ["medusa", "eagle"])
-def test_what_is_linear_is_known_before_the_first_step(tmp_path, deeper, config, prompts, method):
+def test_what_is_linear_is_known_before_the_first_step(tmp_path, deeper, prompts, method):
     """States are tokens here, and each token is followed by one: a matrix says it all."""
-    asked = replace(config, model=ModelConfig(model=str(deeper)))
-    report = distill(asked, plan(tmp_path / "heads", prompts, method=method, steps=1), Notes())
+    report = distill(config_of(deeper), plan(tmp_path / "heads", prompts, method=method, steps=1), Notes())
     assert report["acceptance_by_depth"][0] > 0.9
     assert report["acceptance_by_depth"][1] > 0.9
 
 
-def test_eagle_heads_learn_what_follows(tmp_path, deeper, config, prompts):
-    asked = replace(config, model=ModelConfig(model=str(deeper)))
+def test_eagle_heads_learn_what_follows(tmp_path, deeper, prompts):
     out = tmp_path / "heads"
-    report = distill(asked, plan(out, prompts, method="eagle", steps=120), Notes())
+    report = distill(config_of(deeper), plan(out, prompts, method="eagle", steps=120), Notes())
     assert report["acceptance_by_depth"][1] > 0.8
     backend = make_backend("native")
     model = load_model(open_checkpoint(deeper), backend, 256)

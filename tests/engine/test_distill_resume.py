@@ -2,70 +2,37 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from headrace.base.config import DeviceConfig, EngineConfig, KVConfig, ModelConfig
 from headrace.base.errors import ConfigError, HeadraceError
 from headrace.tools.distill import folder as folder_page
 from headrace.tools.distill import run as run_page
 from headrace.tools.distill.folder import check_folder, write_folder
 from headrace.tools.distill.plan import Plan
 from headrace.tools.distill.run import distill
-from tests.kit.scripted import scripted_checkpoint
-from tests.kit.vocabs import byte_library
-
-
-class Unwatched:
-    """Is not told anything."""
-
-    def phase(self, name: str) -> None:
-        del name
-
-    def move(self, share: float, note: str) -> None:
-        del share, note
+from tests.kit import distill as kit
+from tests.kit.distill import Notes, config_of, make_target, write_prompts
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory):
-    """A model of two layers."""
-    return made_target(tmp_path_factory.mktemp("target") / "model")
-
-
-def made_target(folder: Path) -> Path:
-    shutil.copytree(
-        scripted_checkpoint({i: 40 + (i - 40) * 2 % 59 if 40 < i < 99 else 41 for i in range(320)}), folder
-    )
-    tensors = load_file(folder / "model.safetensors")
-    tensors |= {n.replace("layers.0", "layers.1"): t for n, t in tensors.items() if "layers.0" in n}
-    save_file(tensors, folder / "model.safetensors")
-    settings = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 2}
-    (folder / "config.json").write_text(json.dumps(settings))
-    byte_library().save(str(folder / "tokenizer.json"))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def config(target):
-    return EngineConfig(
-        model=ModelConfig(model=str(target)), kv=KVConfig(num_blocks=256), device=DeviceConfig(threads=1)
-    )
+def config(tmp_path_factory):
+    """Of a model of two layers."""
+    return config_of(make_target(tmp_path_factory.mktemp("target") / "model", layers=2))
 
 
 @pytest.fixture(scope="module")
 def prompts(tmp_path_factory):
-    path = tmp_path_factory.mktemp("prompts") / "prompts.txt"
-    path.write_text("\n".join(chr(97 + i) * (1 + i % 3) for i in range(20)))
-    return path
+    return write_prompts(tmp_path_factory.mktemp("prompts") / "prompts.txt")
 
 
 def plan(out, prompts, method="medusa", **more) -> Plan:
-    base = {"minutes": 0.05, "heads": 2, "vocab": 32, "max_tokens": 32, "text_tokens": 200, "steps": 2}
-    return Plan(method=method, out=out, prompts=prompts, **(base | more))
+    """Two steps, whatever is learned in them."""
+    base = {"minutes": 0.05, "vocab": 32, "max_tokens": 32, "text_tokens": 200, "steps": 2}
+    return kit.plan(out, prompts, method=method, **(base | more))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +41,7 @@ def written(tmp_path_factory, config, prompts):
     found = {}
     for method in ("medusa", "eagle"):
         found[method] = tmp_path_factory.mktemp("heads") / method
-        distill(config, plan(found[method], prompts, method), Unwatched())
+        distill(config, plan(found[method], prompts, method), Notes())
     return found
 
 
@@ -90,7 +57,7 @@ def refused(monkeypatch, config, asked, words):
     with monkeypatch.context() as patch:
         patch.setattr(run_page, "LLM", lambda config: pytest.fail("the model is built"))
         with pytest.raises(ConfigError, match=words) as error:
-            distill(config, asked, Unwatched())
+            distill(config, asked, Notes())
     assert "leave --resume out" in str(error.value)
     assert {f.name: f.read_bytes() for f in asked.out.iterdir()} == before
 
@@ -98,7 +65,7 @@ def refused(monkeypatch, config, asked, words):
 @pytest.mark.parametrize("method", ["medusa", "eagle"])
 def test_a_training_goes_on_with_the_same_texts_to_judge_by(config, prompts, heads, method):
     one = json.loads((heads[method] / "report.json").read_text())
-    two = distill(config, plan(heads[method], prompts, method, resume=True, minutes=0.2), Unwatched())
+    two = distill(config, plan(heads[method], prompts, method, resume=True, minutes=0.2), Notes())
     assert (two["rounds"], two["steps"]) == (2, 4)
     for key in ("judged", "judged_tokens", "prompts", "depth", "max_tokens"):
         assert one[key] == two[key]
@@ -128,14 +95,14 @@ def test_other_prompts_are_refused(monkeypatch, config, tmp_path, heads):
 
 
 def test_another_model_is_refused_even_where_it_is_as_wide(monkeypatch, config, tmp_path, prompts, heads):
-    other = replace(config, model=ModelConfig(model=str(made_target(tmp_path / "other"))))
+    other = config_of(make_target(tmp_path / "other", layers=2))
     refused(monkeypatch, other, plan(heads["medusa"], prompts, resume=True), "were made with model '.*target")
 
 
 def test_other_weights_under_the_same_name_are_noticed_by_what_they_answer(tmp_path, config, prompts):
-    folder, out = made_target(tmp_path / "model"), tmp_path / "heads"
-    here = replace(config, model=ModelConfig(model=str(folder)))
-    distill(here, plan(out, prompts), Unwatched())
+    folder, out = make_target(tmp_path / "model", layers=2), tmp_path / "heads"
+    here = config_of(folder)
+    distill(here, plan(out, prompts), Notes())
     whole = (out / "model.safetensors").read_bytes()
     tensors = load_file(folder / "model.safetensors")
     tensors = {name: t[::-1].copy() if "embed" in name else t for name, t in tensors.items()}
@@ -143,7 +110,7 @@ def test_other_weights_under_the_same_name_are_noticed_by_what_they_answer(tmp_p
     with pytest.raises(
         ConfigError, match=r"answers otherwise than when the heads in .* or leave --resume out"
     ):
-        distill(here, plan(out, prompts, resume=True), Unwatched())
+        distill(here, plan(out, prompts, resume=True), Notes())
     assert (out / "model.safetensors").read_bytes() == whole
 
 
@@ -209,7 +176,7 @@ def test_a_report_with_a_wrong_count_is_refused_by_name(monkeypatch, config, pro
 
 def test_nothing_to_go_on_from_is_said_so(tmp_path, config, prompts):
     with pytest.raises(ConfigError, match="holds no heads to go on from; leave --resume out"):
-        distill(config, plan(tmp_path / "none", prompts, resume=True), Unwatched())
+        distill(config, plan(tmp_path / "none", prompts, resume=True), Notes())
 
 
 @pytest.mark.parametrize("broken_at", range(6))

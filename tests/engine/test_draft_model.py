@@ -16,9 +16,10 @@ from safetensors.numpy import load_file
 from headrace.base.request import Request, SamplingParams
 from headrace.compute.spec import chain
 from headrace.compute.spec.proposer import Ask
-from tests.engine.test_speculation import HARD, check
+from tests.engine.test_speculation import HARD
 from tests.kit.engine import VOCAB, Drive, Rig, rig, tiny_llama, write_checkpoint
 from tests.kit.scripted import scripted_checkpoint
+from tests.kit.solo import check_drafts
 
 GREEDY = SamplingParams(temperature=0.0, seed=0, max_tokens=100, ignore_eos=True)
 
@@ -56,7 +57,7 @@ def drafter_of(core):
 @given(seed=st.integers(0, 2**32))
 def test_any_schedule_with_another_draft_model_equals_plain_solo_runs(seed):
     """SP-1."""
-    check(rig("native", 1), rig("native", 1), seed, "draft=x", draft=changed_rig("near", 0.02))
+    check_drafts(rig("native", 1), rig("native", 1), seed, "draft=x", draft=changed_rig("near", 0.02))
 
 
 @settings(max_examples=80)
@@ -65,7 +66,7 @@ def test_in_any_schedule_a_draft_model_that_is_the_target_is_right(seed):
     """SP-3: chunks, forks, copies on write, cached prefixes, preemption and aborts leave its KV whole."""
     subject = rig("native", 1)
     counts = {}
-    check(subject, subject, seed, "draft=x", draft=subject, counts=counts)
+    check_drafts(subject, subject, seed, "draft=x", draft=subject, counts=counts)
     assert counts.get("drafts_accepted", 0) == counts.get("drafts_checked", 0)
 
 
@@ -73,7 +74,7 @@ def test_in_any_schedule_a_draft_model_that_is_the_target_is_right(seed):
 @given(seed=st.integers(0, 2**32))
 def test_with_two_threads_too(seed):
     subject, counts = rig("native", 2), {}
-    check(subject, rig("native", 1), seed, "draft=x", draft=subject, counts=counts)
+    check_drafts(subject, rig("native", 1), seed, "draft=x", draft=subject, counts=counts)
     assert counts.get("drafts_accepted", 0) == counts.get("drafts_checked", 0)
 
 
@@ -81,14 +82,16 @@ def test_with_two_threads_too(seed):
 @given(seed=st.integers(0, 2**32))
 def test_on_the_reference_too(seed):
     subject, counts = rig("reference"), {}
-    check(subject, subject, seed, "draft=x", draft=subject, counts=counts)
+    check_drafts(subject, subject, seed, "draft=x", draft=subject, counts=counts)
     assert counts.get("drafts_accepted", 0) == counts.get("drafts_checked", 0)
 
 
 def test_fixed_schedules_check_drafts():
     """The suites above would pass without any draft."""
     subject, counts = rig("native", 1), {}
-    checked = [check(subject, subject, seed, "draft=x", draft=subject, counts=counts) for seed in range(25)]
+    checked = [
+        check_drafts(subject, subject, seed, "draft=x", draft=subject, counts=counts) for seed in range(25)
+    ]
     assert sum(checked) > 300
 
 

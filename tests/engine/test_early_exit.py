@@ -13,8 +13,9 @@ from headrace.base.ids import RequestId
 from headrace.base.request import Request, SamplingParams
 from headrace.engine.build import open_model
 from headrace.engine.drafts.early_exit import check_exit
-from tests.engine.test_speculation import HARD, check
+from tests.engine.test_speculation import HARD
 from tests.kit.engine import VOCAB, Drive, rig, tiny_llama
+from tests.kit.solo import check_drafts
 
 LAYERS = 2
 """Of the tiny llama."""
@@ -26,24 +27,24 @@ LAYERS = 2
 def test_any_schedule_with_an_early_exit_equals_plain_solo_runs(count, seed):
     """SP-1, SP-10: depths 1 to 8 and chosen ones, chunks, cached prefixes, preemption, n > 1."""
     subject = rig("native", 1)
-    check(subject, subject, seed, f"early-exit={count}")
+    check_drafts(subject, subject, seed, f"early-exit={count}")
 
 
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**32))
 def test_any_schedule_with_two_threads_equals_plain_solo_runs(seed):
-    check(rig("native", 2), rig("native", 1), seed, "early-exit=1")
+    check_drafts(rig("native", 2), rig("native", 1), seed, "early-exit=1")
 
 
 @settings(max_examples=5)
 @given(seed=st.integers(0, 2**32))
 def test_any_schedule_equals_plain_solo_runs_on_the_reference(seed):
-    check(rig("reference"), rig("reference"), seed, "early-exit=1")
+    check_drafts(rig("reference"), rig("reference"), seed, "early-exit=1")
 
 
 def test_the_schedules_above_check_drafts():
     subject = rig("native", 1)
-    counts = [check(subject, subject, seed, "early-exit=2") for seed in range(12)]
+    counts = [check_drafts(subject, subject, seed, "early-exit=2") for seed in range(12)]
     assert sum(counts) > 100
 
 

@@ -15,23 +15,16 @@ from headrace.compute.runner import runner as runner_page
 from headrace.compute.runner.seen import seen_in_pass
 from headrace.compute.spec.states import Seen
 from headrace.host.sched.drafts.depth import Depth
-from tests.engine.test_speculation import repetitive
-from tests.kit.engine import VOCAB, Drive, Rig, random_requests, random_shape, rig
-from tests.kit.heads import WIDTH, counting, random_eagle, random_medusa, scripted_eagle, scripted_medusa
-from tests.kit.solo import check_against_solo
-
-KINDS = ("medusa", "eagle-1", "eagle-3")
+from tests.kit import heads as kit
+from tests.kit.engine import VOCAB, Drive, Rig, rig
+from tests.kit.heads import KINDS, WIDTH, counting, scripted_eagle, scripted_medusa
+from tests.kit.solo import check_drafts
 
 
 @pytest.fixture(scope="module")
 def random_heads(tmp_path_factory):
-    """Settings with heads for the tiny llama that are right by chance."""
-    folder = tmp_path_factory.mktemp("random")
-    return {
-        "medusa": f"medusa={random_medusa(folder / 'm', 32, VOCAB)}",
-        "eagle-1": f"eagle={random_eagle(folder / 'e1', 32, VOCAB)}",
-        "eagle-3": f"eagle={random_eagle(folder / 'e3', 32, VOCAB, version=3)}",
-    }
+    """For the tiny llama."""
+    return kit.random_heads(tmp_path_factory.mktemp("random"), 32, VOCAB)
 
 
 @pytest.fixture(scope="module")
@@ -50,53 +43,35 @@ def known(tmp_path_factory):
     }
 
 
-def check(subject: Rig, alone: Rig, setting: str, seed: int) -> int:
-    """A random schedule with heads against solo runs without; returns the drafts checked."""
-    rng = random.Random(seed)
-    shape = random_shape(rng)
-    capacity = shape["num_blocks"] * shape["block_size"]
-    share = rng.choice([0.0, 0.5])
-    requests = repetitive(rng, random_requests(rng, min(capacity, 64), structured=share, most_output=24))
-    if rng.random() < 0.3:  # some beside them are not drafted for
-        wish = {r.leader or r.request_id: rng.choice([None, "off"]) for r in requests}
-        requests = [
-            replace(r, sampling=replace(r.sampling, speculate=wish[r.leader or r.request_id]))
-            for r in requests
-        ]
-    depth = rng.choice(["", "", *(f",depth={k}" for k in range(1, 9))])
-    core = subject.core(**shape, speculate=setting + depth)
-    arrivals = {r.request_id: rng.choice([0, 0, rng.randint(0, 20)]) for r in requests}
-    aborts = {r.request_id: rng.randint(0, 25) for r in requests if rng.random() < 0.1}
-    lives = Drive(core).run(requests, arrivals=arrivals, aborts=aborts)
-    check_against_solo(lives, requests, alone, shape, aborts)
-    return int(core.stats().counters.get("drafts_checked", 0))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32))
 def test_any_schedule_with_heads_equals_plain_solo_runs(random_heads, kind, seed):
     """SP-1."""
-    check(rig("native", 1), rig("native", 1), random_heads[kind], seed)
+    check_drafts(rig("native", 1), rig("native", 1), seed, random_heads[kind])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=8)
 @given(seed=st.integers(0, 2**32))
 def test_any_schedule_with_heads_and_two_threads_equals_plain_solo_runs(random_heads, kind, seed):
-    check(rig("native", 2), rig("native", 1), random_heads[kind], seed)
+    check_drafts(rig("native", 2), rig("native", 1), seed, random_heads[kind])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fixed_schedules_check_drafts_of_heads(random_heads, kind):
     """The suites above would pass without any draft."""
-    checked = [check(rig("native", 1), rig("native", 1), random_heads[kind], seed) for seed in range(8)]
+    checked = [
+        check_drafts(rig("native", 1), rig("native", 1), seed, random_heads[kind]) for seed in range(8)
+    ]
     assert sum(checked) > 50
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_heads_on_the_reference_change_nothing(random_heads, kind):
-    assert sum(check(rig("reference"), rig("reference"), random_heads[kind], seed) for seed in (1, 2)) > 0
+    assert (
+        sum(check_drafts(rig("reference"), rig("reference"), seed, random_heads[kind]) for seed in (1, 2)) > 0
+    )
 
 
 ALL = (

@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 from headrace.base.ids import RequestId
 from headrace.base.request import Request, SamplingParams
 from tests.engine.test_draft_model import changed_rig
-from tests.engine.test_heads import ask, known
-from tests.engine.test_speculation import HARD, check
-from tests.kit.engine import VOCAB, Drive, Rig, rig
-from tests.kit.heads import random_eagle, random_medusa
+from tests.engine.test_heads import ask, known, random_heads
+from tests.engine.test_speculation import HARD
+from tests.kit.engine import Drive, Rig, rig
+from tests.kit.heads import KINDS
 from tests.kit.scripted import scripted_checkpoint
+from tests.kit.solo import check_drafts
 from tests.unit.test_draft_reasons import Told
 
-assert known is not None  # a fixture
+assert known is not None  # fixtures
+assert random_heads is not None
 WISHES = (None, None, "off", "auto", "ngram", "draft", "auto,draft", "suffix,draft")
 
 
@@ -47,7 +49,7 @@ def of_method(counts, method: str) -> tuple[int, int]:
 def test_any_schedule_with_lookups_beside_another_draft_model_equals_plain_solo_runs(seed):
     """SP-1."""
     near = changed_rig("near", 0.02)
-    check(
+    check_drafts(
         rig("native", 1), rig("native", 1), seed, "auto,draft=x", draft=near, wishes=WISHES, tune=dice(seed)
     )
 
@@ -57,7 +59,7 @@ def test_any_schedule_with_lookups_beside_another_draft_model_equals_plain_solo_
 def test_in_any_schedule_a_draft_model_that_is_the_target_is_right_beside_lookups(seed):
     """SP-3: what lookups drafted is read before it drafts again, from the blocks where it belongs."""
     subject, counts = rig("native", 1), {}
-    check(
+    check_drafts(
         subject, subject, seed, "auto,draft=x", draft=subject, counts=counts, wishes=WISHES, tune=dice(seed)
     )
     checked, accepted = of_method(counts, "draft")
@@ -69,7 +71,7 @@ def test_fixed_schedules_check_drafts_of_all_methods():
     subject, total = rig("native", 1), dict.fromkeys(("draft", "suffix"), 0)
     for seed in range(25):
         counts = {}
-        check(subject, subject, seed, "auto,draft=x", draft=subject, counts=counts, tune=dice(seed))
+        check_drafts(subject, subject, seed, "auto,draft=x", draft=subject, counts=counts, tune=dice(seed))
         for method in total:
             total[method] += of_method(counts, method)[0]
     assert total["draft"] > 100, total
@@ -81,7 +83,7 @@ def test_fixed_schedules_check_drafts_of_an_early_exit():
     subject, total = rig("native", 1), 0
     for seed in range(12):
         counts = {}
-        check(subject, subject, seed, "suffix,early-exit=2", counts=counts, tune=dice(seed))
+        check_drafts(subject, subject, seed, "suffix,early-exit=2", counts=counts, tune=dice(seed))
         total += of_method(counts, "early-exit")[0]
     assert total > 50
 
@@ -91,32 +93,25 @@ def test_fixed_schedules_check_drafts_of_an_early_exit():
 @given(seed=st.integers(0, 2**32))
 def test_any_schedule_with_lookups_beside_an_early_exit_equals_plain_solo_runs(count, seed):
     subject, counts = rig("native", 1), {}
-    check(subject, subject, seed, f"suffix,early-exit={count}", counts=counts, tune=dice(seed))
+    check_drafts(subject, subject, seed, f"suffix,early-exit={count}", counts=counts, tune=dice(seed))
     checked, accepted = of_method(counts, "early-exit")
     assert count == 1 or checked == accepted
 
 
-@pytest.fixture(scope="module")
-def random_heads(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("random")
-    return {
-        "medusa": f"medusa={random_medusa(folder / 'm', 32, VOCAB)}",
-        "eagle": f"eagle={random_eagle(folder / 'e', 32, VOCAB)}",
-    }
-
-
-@pytest.mark.parametrize("kind", ["medusa", "eagle"])
-@settings(max_examples=30)
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32))
 def test_any_schedule_with_lookups_beside_heads_equals_plain_solo_runs(random_heads, kind, seed):
     subject = rig("native", 1)
-    check(subject, subject, seed, f"ngram,{random_heads[kind]}", tune=dice(seed))
+    check_drafts(subject, subject, seed, f"ngram,{random_heads[kind]}", tune=dice(seed))
 
 
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**32))
 def test_kinds_that_are_chosen_by_the_clock_change_nothing(seed):
-    check(rig("native", 2), rig("native", 1), seed, "auto,draft=x", draft=rig("native", 2), wishes=WISHES)
+    check_drafts(
+        rig("native", 2), rig("native", 1), seed, "auto,draft=x", draft=rig("native", 2), wishes=WISHES
+    )
 
 
 @pytest.mark.parametrize("kind", ["medusa", "eagle, by features"])

@@ -10,82 +10,14 @@ from hypothesis import strategies as st
 from headrace.base.errors import InvariantError
 from headrace.base.grammar import Grammar
 from headrace.base.request import FinishReason, Request, SamplingParams
-from headrace.base.tasks import Speculation
-from headrace.compute.spec.drafting import Drafting
 from headrace.compute.spec.proposer import PROPOSERS
 from headrace.host.grammar import compiler
-from tests.kit.drafts import Scripted
-from tests.kit.engine import END, GRAMMARS, VOCAB, Drive, Rig, random_requests, random_shape, rig
+from tests.kit.drafts import draft_with
+from tests.kit.engine import END, GRAMMARS, VOCAB, Drive, Rig, rig
 from tests.kit.scripted import scripted_checkpoint
-from tests.kit.solo import check_against_solo
+from tests.kit.solo import check_drafts
 
 METHODS = ("auto", *PROPOSERS.names())
-WISHES = (None, None, "off", "ngram", "suffix,depth=1", "auto,depth=2")
-
-
-def draft_with(core, say) -> None:
-    """Let the engine's drafts be a function of the tokens so far."""
-    parts = core.runner._parts
-    assert parts.drafting is not None
-    drafting = Drafting({"ngram": Scripted(say)}, Speculation("ngram"))
-    core.runner._parts = replace(parts, drafting=drafting)
-
-
-def repetitive(rng: random.Random, requests: list[Request]) -> list[Request]:
-    """The same requests with prompts that repeat themselves, so that there is something to draft from."""
-    made, prompt_of = [], {}
-    for request in requests:
-        leader = request.leader or request.request_id
-        if leader not in prompt_of:
-            piece = [rng.randrange(3, VOCAB) for _ in range(rng.randint(1, 5))]
-            prompt_of[leader] = tuple((piece * 64)[: len(request.prompt_ids)])
-        made.append(replace(request, prompt_ids=prompt_of[leader]))
-    return made
-
-
-def check(
-    subject: Rig,
-    alone: Rig,
-    seed: int,
-    method: str,
-    *,
-    say=None,
-    draft: Rig | None = None,
-    counts=None,
-    wishes=None,
-    tune=None,
-) -> int:
-    """A random schedule with drafts against solo runs without; returns how many drafts were checked.
-
-    `draft`: the rig whose model drafts. `counts`: takes the engine's counters. `wishes`: what requests may
-    ask for. `tune`: is given the engine before it runs.
-    """
-    rng = random.Random(seed)
-    shape = random_shape(rng)
-    capacity = shape["num_blocks"] * shape["block_size"]
-    share = rng.choice([0.0, 0.0, 0.5])
-    requests = repetitive(rng, random_requests(rng, min(capacity, 64), structured=share, most_output=24))
-    wishes = WISHES if method == "auto" else wishes
-    if wishes and rng.random() < 0.5:
-        wish = {r.leader or r.request_id: rng.choice(wishes) for r in requests}
-        requests = [
-            replace(r, sampling=replace(r.sampling, speculate=wish[r.leader or r.request_id]))
-            for r in requests
-        ]
-    depth = rng.choice(["", "", *(f",depth={k}" for k in range(1, 9))])
-    core = subject.core(draft, **shape, speculate="auto" if method == "auto" else method + depth)
-    if say is not None:
-        draft_with(core, say)
-    if tune is not None:
-        tune(core)
-    arrivals = {r.request_id: rng.choice([0, 0, rng.randint(0, 20)]) for r in requests}
-    aborts = {r.request_id: rng.randint(0, 25) for r in requests if rng.random() < 0.1}
-    lives = Drive(core).run(requests, arrivals=arrivals, aborts=aborts)
-    check_against_solo(lives, requests, alone, shape, aborts)
-    found = core.stats().counters
-    if counts is not None:
-        counts.update(found)
-    return int(found.get("drafts_checked", 0))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -93,19 +25,19 @@ def check(
 @given(seed=st.integers(0, 2**32))
 def test_any_schedule_with_drafts_equals_plain_solo_runs(method, seed):
     """SP-1, SA-7."""
-    check(rig("native", 1), rig("native", 1), seed, method)
+    check_drafts(rig("native", 1), rig("native", 1), seed, method)
 
 
 @settings(max_examples=40)
 @given(st.integers(0, 2**32))
 def test_any_schedule_with_drafts_and_two_threads_equals_plain_solo_runs(seed):
-    check(rig("native", 2), rig("native", 1), seed, "auto")
+    check_drafts(rig("native", 2), rig("native", 1), seed, "auto")
 
 
 @settings(max_examples=8)
 @given(st.integers(0, 2**32))
 def test_any_schedule_with_drafts_equals_plain_solo_runs_on_the_reference(seed):
-    check(rig("reference"), rig("reference"), seed, "auto")
+    check_drafts(rig("reference"), rig("reference"), seed, "auto")
 
 
 @settings(max_examples=60)
@@ -117,12 +49,12 @@ def test_random_drafts_change_nothing(seed, wrong):
         rng = random.Random(hash((seed, *ids)))
         return [rng.choice([END, 11, 12, rng.randrange(VOCAB)]) for _ in range(rng.randint(0, 3 * wrong))]
 
-    check(rig("native", 1), rig("native", 1), seed, "ngram", say=say)
+    check_drafts(rig("native", 1), rig("native", 1), seed, "ngram", say=say)
 
 
 def test_fixed_schedules_check_and_accept_drafts():
     """The suites above would pass without any draft."""
-    checked = [check(rig("native", 1), rig("native", 1), seed, "suffix") for seed in range(25)]
+    checked = [check_drafts(rig("native", 1), rig("native", 1), seed, "suffix") for seed in range(25)]
     assert sum(checked) > 100
 
 

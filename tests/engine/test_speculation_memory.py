@@ -11,9 +11,9 @@ from headrace.base.ids import RequestId
 from headrace.base.request import FinishReason, Request, SamplingParams
 from headrace.base.terms import Tenant, Terms
 from headrace.compute.spec.proposers.suffix import Suffix
-from tests.engine.test_speculation import METHODS, repetitive, scripted_rig
+from tests.engine.test_speculation import METHODS, scripted_rig
 from tests.kit.engine import Drive, random_requests, random_shape, rig
-from tests.kit.solo import check_against_solo
+from tests.kit.solo import check_against_solo, repetitive
 
 TENANTS = tuple(Terms(tenant=Tenant(name=name)) for name in ("", "anna", "ben"))
 WISHES = (None, None, None, "off", "suffix,depth=3", "auto,depth=1")

@@ -9,17 +9,15 @@ from hypothesis import strategies as st
 
 from headrace.base.ids import RequestId
 from headrace.base.request import Request, SamplingParams
-from tests.engine import test_heads
-from tests.engine.test_speculation import check
 from tests.kit.drafts import set_price
 from tests.kit.engine import VOCAB, Drive, Rig
-from tests.kit.heads import random_eagle, random_medusa
+from tests.kit.heads import KINDS, random_heads
 from tests.kit.quantized import LENGTH, WIDTH, quantized_llama
+from tests.kit.solo import check_drafts
 
 SCHEMES = ("q8_0", "q4_k")
 LAYERS = 4
 METHODS = ("ngram", "suffix", "auto", "draft", "early-exit=1", "early-exit=4")
-HEADS = ("medusa", "eagle-1", "eagle-3")
 
 
 @cache
@@ -29,13 +27,7 @@ def quantized_rig(scheme: str, threads: int = 1) -> Rig:
 
 @pytest.fixture(scope="module")
 def heads(tmp_path_factory):
-    """Settings with heads that are right by chance."""
-    folder = tmp_path_factory.mktemp("heads")
-    return {
-        "medusa": f"medusa={random_medusa(folder / 'm', WIDTH, VOCAB)}",
-        "eagle-1": f"eagle={random_eagle(folder / 'e1', WIDTH, VOCAB)}",
-        "eagle-3": f"eagle={random_eagle(folder / 'e3', WIDTH, VOCAB, version=3)}",
-    }
+    return random_heads(tmp_path_factory.mktemp("heads"), WIDTH, VOCAB)
 
 
 def run(scheme: str, method: str, seed: int, threads: int = 1) -> tuple[int, int]:
@@ -44,7 +36,7 @@ def run(scheme: str, method: str, seed: int, threads: int = 1) -> tuple[int, int
     draft = quantized_rig(*set(SCHEMES) - {scheme}) if method == "draft" else None
     counts: dict[str, float] = {}
     subject, alone = quantized_rig(scheme, threads), quantized_rig(scheme)
-    check(subject, alone, seed, "draft=x" if draft else method, draft=draft, counts=counts)
+    check_drafts(subject, alone, seed, "draft=x" if draft else method, draft=draft, counts=counts)
     return int(counts.get("drafts_checked", 0)), int(counts.get("drafts_accepted", 0))
 
 
@@ -66,12 +58,12 @@ def test_any_schedule_with_two_threads_equals_plain_solo_runs(scheme, seed):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=4)
 @given(seed=st.integers(0, 2**32))
 def test_any_schedule_with_heads_equals_plain_solo_runs(heads, scheme, kind, seed):
     """SP-1."""
-    test_heads.check(quantized_rig(scheme), quantized_rig(scheme), heads[kind], seed)
+    check_drafts(quantized_rig(scheme), quantized_rig(scheme), seed, heads[kind])
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -81,9 +73,9 @@ def test_the_schedules_above_check_drafts(heads, scheme):
         assert sum(checked for checked, _ in found) > 15, method
         if method in ("draft", "early-exit=1"):
             assert 0 < sum(accepted for _, accepted in found) < sum(checked for checked, _ in found)
-    for kind in HEADS:
+    for kind in KINDS:
         subject = quantized_rig(scheme)
-        assert sum(test_heads.check(subject, subject, heads[kind], seed) for seed in range(6)) > 15, kind
+        assert sum(check_drafts(subject, subject, seed, heads[kind]) for seed in range(6)) > 15, kind
 
 
 def run_200(scheme: str, method: str, price=None) -> dict[str, float]:

@@ -26,7 +26,7 @@ from headrace.engine.build import build_core, open_model
 from headrace.engine.client import LocalClient
 from headrace.engine.timelines.store import TimelineStore
 from headrace.host.text.tokenizer import Tokenizer
-from tests.engine.test_speculation import draft_with
+from tests.kit.drafts import draft_with
 from tests.kit.engine import rig
 from tests.kit.scripted import scripted_checkpoint, text_of
 from tests.serve.fake import LiveServer

@@ -52,6 +52,13 @@ def scripted(say: Callable[[Sequence[int]], Sequence[int]]) -> Drafting:
     return Drafting({"scripted": Scripted(say)}, Speculation("scripted"))
 
 
+def draft_with(core: EngineCore, say: Callable[[Sequence[int]], Sequence[int]]) -> None:
+    """Let the engine's drafts be a function of the tokens so far."""
+    parts = core.runner._parts
+    assert parts.drafting is not None
+    core.runner._parts = replace(parts, drafting=Drafting({"ngram": Scripted(say)}, Speculation("ngram")))
+
+
 def set_price(core: EngineCore, price: Callable[[int, int], float]) -> None:
     """Let steps take what `price` says, (rows, drafts) -> seconds: depths do not follow the clock."""
     run = core.runner.run

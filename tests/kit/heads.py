@@ -175,6 +175,18 @@ def random_eagle(folder: Path, width: int, vocab: int, *, version: int = 1, seed
     return write_heads(folder, config, made)
 
 
+KINDS = ("medusa", "eagle-1", "eagle-3")
+
+
+def random_heads(folder: Path, width: int, vocab: int) -> dict[str, str]:
+    """Settings with heads of `KINDS` that are right by chance."""
+    return {
+        "medusa": f"medusa={random_medusa(folder / 'm', width, vocab)}",
+        "eagle-1": f"eagle={random_eagle(folder / 'e1', width, vocab)}",
+        "eagle-3": f"eagle={random_eagle(folder / 'e3', width, vocab, version=3)}",
+    }
+
+
 def counting(end: int = 2) -> tuple[Path, dict[int, int]]:
     """A target that says 3 4 5 .. 200 and then the end, and its table."""
     transitions = {i: i + 1 if i < 200 else end for i in range(3, 201)}

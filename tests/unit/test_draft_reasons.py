@@ -7,8 +7,8 @@ import pytest
 from headrace.base.metrics.drafts import DraftReason, DraftReport, added
 from headrace.base.request import Request, SamplingParams
 from headrace.base.tasks import Speculation
-from tests.engine.test_speculation import draft_with, scripted_rig
-from tests.kit.drafts import Machine, simulate
+from tests.engine.test_speculation import scripted_rig
+from tests.kit.drafts import Machine, draft_with, simulate
 from tests.kit.engine import END, GRAMMARS, Drive, rig
 
 WHY = DraftReason
