@@ -3,12 +3,12 @@
     python -m benchmarks.recording MODEL.gguf [--rows 16] [--seconds 50]
 
 Recorded are the cost model's sums and its learning (`StepMeter`), the timelines (`Batch.time`,
-`StepTime.book`) and the latencies of requests (`RequestClock`). The real core, text side and event encoder
-run in one thread. Of each two steps that follow each other one records and the other does not, in an order
-drawn anew for every pair: whatever the machine does besides meets both alike, and thousands of pairs make an
-interval of a fraction of a percent. Pairs with a step that took more than half as long again as the median
-(another process had the core) are left out; how many is told. At last the recording calls are timed by
-themselves.
+`StepTime.book`, `Together.book`) and the latencies of requests (`RequestClock`). The real core, text side and
+event encoder run in one thread. Of each two steps that follow each other one records and the other does not,
+in an order drawn anew for every pair: whatever the machine does besides meets both alike, and thousands of
+pairs make an interval of a fraction of a percent. Pairs with a step that took more than half as long again as
+the median (another process had the core) are left out; how many is told. At last the recording calls are
+timed by themselves.
 """
 
 import argparse
@@ -22,10 +22,15 @@ from typing import Any
 from benchmarks.overhead import SAMPLING, Bench
 from headrace.engine.process import ipc
 from headrace.host.sched.batch import Batch
-from headrace.host.timeline.times import StepTime
+from headrace.host.timeline.times import StepTime, Together
 from headrace.serve.metrics import RequestClock
 
-PARTS: tuple[tuple[Any, str], ...] = ((Batch, "time"), (StepTime, "book"), (RequestClock, "see"))
+PARTS: tuple[tuple[Any, str], ...] = (
+    (Batch, "time"),
+    (StepTime, "book"),
+    (Together, "book"),
+    (RequestClock, "see"),
+)
 HICCUP = 1.5
 TOKENS = 1800
 TIMED_STEPS = 200

@@ -118,6 +118,9 @@ class StepPlan:
     moves: tuple[BlockMove, ...] = ()
     begins: tuple[SlotBegin, ...] = ()
     rows: tuple[Row, ...] = ()
+    repeats: tuple[int, ...] | None = None
+    """The rows are those of the step before, each one position on, and nobody came or went between the two:
+    which of them bring blocks. None: they need not be."""
     masks: StepMasks | None = None
     """Of rows that sample under a grammar."""
 

@@ -195,10 +195,10 @@ class EngineCore:
         kept, num_tokens = self.structured.settle(deltas), 0
         for delta in kept:
             num_tokens += len(delta.new_ids)
-            if delta.beams:
-                num_tokens += sum(len(b.token_ids) for b in delta.beams)
-            if delta.finish is not None:
-                self._counts[delta.finish.value] += 1
+            if delta.finish is None:
+                continue
+            num_tokens += sum(len(b.token_ids) for b in delta.beams)
+            self._counts[delta.finish.value] += 1
             if delta.error is not None and not delta.error_kind:  # other kinds are no fault of numbers
                 self._counts["numeric_errors"] += 1
         self._counts["generated_tokens"] += num_tokens

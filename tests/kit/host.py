@@ -1,14 +1,14 @@
 """Random schedules on the simulated executor, compared with what each request gets alone."""
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from headrace.base.config import ScheduleConfig
 from headrace.base.ids import AdapterId, RequestId
 from headrace.base.registry import Registry
 from headrace.base.request import FinishReason, Request, SamplingParams
-from headrace.base.step import Delta, SequenceTiming, StepResult, TokenLogprobs
+from headrace.base.step import Delta, SequenceTiming, StepPlan, StepResult, TokenLogprobs
 from headrace.base.tasks import BeamSearch, Pooling, Speculation
 from headrace.base.terms import Tenant, Terms
 from headrace.engine.sim import SimClock, SimCost, SimExecutor, fold, logprob, pooled, solo
@@ -110,6 +110,7 @@ class World:
         plan = self.scheduler.plan()
         self.scheduler.check()
         if plan is not None:
+            check_repeats(plan, self.plans[-1] if self.plans else None)
             self.plans.append(plan)
             self.flight.append(self.executor.run(plan))
         elif not self.flight and self.scheduler.has_steps:
@@ -169,6 +170,17 @@ class World:
             assert self.logprobs[name] == tuple(logprob(entries[: known + i], t) for i, t in enumerate(got))
         if request.sampling.prompt_logprobs is not None:
             assert self.prompt_logprobs[name] == prompt
+
+
+def check_repeats(plan: StepPlan, before: StepPlan | None) -> None:
+    """What a plan says about the step before is so."""
+    if plan.repeats is None:
+        return
+    assert before is not None
+    assert (plan.ends, plan.begins) == ((), ())
+    rows = [replace(row, new_blocks=(), swapped=()) for row in plan.rows]
+    assert rows == [replace(row, start=row.start + 1, new_blocks=(), swapped=()) for row in before.rows]
+    assert {i for i, row in enumerate(plan.rows) if row.new_blocks or row.swapped} <= set(plan.repeats)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from headrace.host.sched.planner import Planner
 from headrace.host.sched.queue import WaitQueue
 from headrace.host.sched.roster import Roster
 from headrace.host.sched.scheduler import Scheduler
+from headrace.host.sched.steady.crew import Crew
+from headrace.host.sched.steady.repeat import Repeat
 from tests.kit.host import Case, crowded_prompt, run_case
 
 NUM_SCHEDULES = 800
@@ -329,6 +331,40 @@ def end_id_heard_too_early(patch):
         return real(seq, tokens)
 
     patch.setattr(outcome, "_cut_at_end", cut)
+
+
+@fault
+def repeated_rows_get_no_blocks(patch):
+    patch.setattr(Repeat, "_reserve", lambda self, owner, row, batch: None)
+
+
+@fault
+def repeated_rows_get_their_blocks_a_step_late(patch):
+    patch.setattr(Crew, "begin_block", lambda self: self.due[(self.age - 1) % len(self.due)])
+
+
+@fault
+def steps_repeated_with_those_who_left(patch):
+    real = Roster.leave
+
+    def leave(self, seq, **more):
+        real(self, seq, **more)
+        self.num_changes -= 1
+
+    patch.setattr(Roster, "leave", leave)
+
+
+@fault
+def ends_of_repeated_steps_missed(patch):
+    real = Crew.gather
+
+    def gather(running, block_size):
+        crew = real(running, block_size)
+        if crew is not None:
+            crew.steps_left += 1
+        return crew
+
+    patch.setattr(Crew, "gather", gather)
 
 
 def test_the_machinery_is_silent_without_a_fault():

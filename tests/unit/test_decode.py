@@ -1,6 +1,7 @@
 """Steps that only decode: the short way gives what the general way gives, whoever comes, goes or breaks."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,6 +74,43 @@ def schedule(seed, steps=60):
             plain.lease = leases[slot]
             made.append(plain)
         yield StepPlan(step=step, ends=tuple(ends), begins=tuple(begins), rows=tuple(made))
+
+
+def with_repeats(plans):
+    """The plans, as a planner gives them that says which rows repeat those of the step before."""
+    before = None
+    for plan in plans:
+        moved = [(r.lease, r.start + 1, True) for r in before.rows if r.count == 1] if before else []
+        rows = [(r.lease, r.start, r.count == 1) for r in plan.rows]
+        is_same = rows == moved and len(moved) == len(before.rows) and not (plan.ends or plan.begins)
+        changed = tuple(i for i, r in enumerate(plan.rows) if r.new_blocks)
+        before = plan
+        yield replace(plan, repeats=changed if is_same else None)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rows_that_repeat_need_not_be_looked_at(seed):
+    told, untold = Noting(), Noting()
+    runners = make_runner(told), make_runner(untold)
+    repeated = 0
+    for plan in with_repeats(schedule(seed)):
+        results = [runners[0].run(plan), runners[1].run(replace(plan, repeats=None))]
+        assert results[0].rows == results[1].rows
+        assert results[0].bytes_read == results[1].bytes_read
+        repeated += plan.repeats is not None
+    assert told.events == untold.events
+    assert repeated > 2
+    for runner in runners:
+        runner._decode.forget()
+    assert np.array_equal(runners[0]._state.tokens, runners[1]._state.tokens)
+
+
+def test_rows_that_cannot_be_those_of_the_step_before_are_refused():
+    runner = make_runner(Counting())
+    begins = (begin(0, [2]), begin(1, [3]))
+    runner.run(StepPlan(step=1, begins=begins, rows=(row(0, 0, 1), row(1, 0, 1))))
+    with pytest.raises(ValueError, match="1 rows cannot repeat those of 2"):
+        runner.run(StepPlan(step=2, rows=(row(0, 1, 1),), repeats=()))
 
 
 @pytest.mark.parametrize("held", [1, 3, 64])

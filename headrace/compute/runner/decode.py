@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.base.ids import SlotId
 from headrace.base.step import Row, RowResult
 from headrace.compute.ops.api import F32, I32, Backend, ForwardContext, KVPool, SampleBatch, Sampler
 from headrace.compute.runner.draws import error_text
@@ -45,8 +46,10 @@ class Decode:
         self._pool = pool
         self._backend = backend
         self._rope_rows = rope_rows
+        # Of the rows of the step before; none when it was of another kind.
         self._leases: list[int] = []
-        self._next: list[int] = []
+        self._places: list[tuple[SlotId, int]] = []
+        self._num_keys = 0
         self._drawn: list[I32] = []
         self._slots: NDArray[np.intp] = np.empty(0, np.intp)
         self._batch: SampleBatch
@@ -58,7 +61,7 @@ class Decode:
     @property
     def num_keys(self) -> int:
         """Keys that the rows of the prepared step see, added up."""
-        return sum(self._next)
+        return self._num_keys
 
     def forget(self) -> None:
         """Slots are about to end, begin or grow in another way: write what is held, then gather anew."""
@@ -74,31 +77,43 @@ class Decode:
             state.num_tokens[self._slots] = ends + 1
             self._drawn = []
 
-    def prepare(self, rows: Sequence[Row]) -> ForwardContext | None:
+    def prepare(self, rows: Sequence[Row], repeats: Sequence[int] | None = None) -> ForwardContext | None:
         """The inputs of a step, valid until the next call; None: the step is not of this kind.
 
+        Args:
+            rows: of the step.
+            repeats: see `StepPlan.repeats`.
+
         Raises:
-            ValueError: a row belongs to another lease than its slot.
+            ValueError: a row belongs to another lease than its slot, or the rows are not those of the step
+                before.
         """
         if self._rope_rows is not None:
             return None
+        if repeats is not None and self._leases:
+            if len(rows) != len(self._leases):
+                raise ValueError(f"{len(rows)} rows cannot repeat those of {len(self._leases)}")
+            return self._go_on(rows, repeats)
         for row in rows:
             if row.count != 1 or not row.sample or row.wants:
                 return None
         starts = [row.start for row in rows]
-        if starts != self._next or [row.lease for row in rows] != self._leases:
+        if [row.lease for row in rows] != self._leases or starts != self._context.key_len.tolist():
             self.forget()
             return self._gather(rows, starts)
+        return self._go_on(rows, [i for i, row in enumerate(rows) if row.new_blocks or row.swapped])
+
+    def _go_on(self, rows: Sequence[Row], changed: Sequence[int]) -> ForwardContext:
+        """The inputs of the step before, one position on; these of the rows bring blocks."""
+        for i in changed:
+            self._state.update(rows[i])
+            self._update_table(i, rows[i])
         context = self._context
-        for i, row in enumerate(rows):
-            if row.new_blocks or row.swapped:
-                self._state.update(row)
-                self._update_table(i, row)
         context.token_ids = self._drawn[-1]
         if len(self._drawn) >= MAX_HELD:
             self._flush()
         self._moving += 1
-        self._next = [start + 1 for start in starts]
+        self._num_keys += len(rows)
         return context
 
     def finish(self, rows: Sequence[Row], logits: F32, maxima: F32 | None = None) -> list[RowResult]:
@@ -110,7 +125,9 @@ class Decode:
         if any(codes := errors.tolist()):
             return self._finish_broken(rows, drawn, codes)
         self._drawn.append(tokens)
-        return [RowResult(row.slot, row.lease, (token,)) for row, token in zip(rows, drawn, strict=True)]
+        return [
+            RowResult(slot, lease, (token,)) for (slot, lease), token in zip(self._places, drawn, strict=True)
+        ]
 
     def _gather(self, rows: Sequence[Row], starts: list[int]) -> ForwardContext | None:
         state, count = self._state, len(rows)
@@ -139,7 +156,8 @@ class Decode:
         self._batch = state.sampling.plain_batch(slots, key_len)
         self._sampler = None
         self._leases = [row.lease for row in rows]
-        self._next = [start + 1 for start in starts]
+        self._places = [(row.slot, row.lease) for row in rows]
+        self._num_keys = sum(starts) + count
         return self._context
 
     def _gather_tables(self) -> I32:

@@ -89,7 +89,7 @@ class Runner:
         began_s = now_s()
         self._prepare(plan)
         if plan.rows:
-            context = self._decode.prepare(plan.rows)
+            context = self._decode.prepare(plan.rows, plan.repeats)
             if context is not None:
                 logits = self._compute(context)
                 results = self._decode.finish(plan.rows, logits, self._parts.program.maxima)

@@ -2,6 +2,7 @@
 
 from headrace.base.step import StepPlan, StepResult
 from headrace.engine.cost.model import StepModel
+from headrace.engine.cost.shape import StepWork
 
 PHASES = ("decode", "prefill")
 _LEARN_ALL = 512
@@ -19,10 +20,12 @@ class StepMeter:
     def __init__(self, model: StepModel) -> None:
         self.model = model
         self._sums = {phase: _Sums() for phase in PHASES}
+        self._last: tuple[int, StepWork] | None = None
+        """The number of the step before, and its work."""
 
     def see(self, plan: StepPlan, result: StepResult) -> None:
         """Take a step that ran. Cost: linear in rows, some microseconds."""
-        work = self.model.shape.work_of(plan.rows)
+        work = self._work_of(plan)
         seconds = result.seconds - result.draft_s  # the model's part: drafts are another's work
         sums = self._sums["decode" if work.is_decode else "prefill"]
         fit = self.model.fit_of(work)
@@ -44,6 +47,16 @@ class StepMeter:
             sums.memory_roof_s += memory_s
         else:
             sums.compute_roof_s += compute_s
+
+    def _work_of(self, plan: StepPlan) -> StepWork:
+        """The work of a step; one that repeats the one before has a key more in each row."""
+        last, shape = self._last, self.model.shape
+        if plan.repeats is not None and last is not None and last[0] + 1 == plan.step and shape.sees_all:
+            work = last[1]._replace(keys=last[1].keys + last[1].num_rows)
+        else:
+            work = shape.work_of(plan.rows)
+        self._last = plan.step, work
+        return work
 
     def counters(self) -> dict[str, float]:
         """Sums since start, `<phase>_<name>`."""

@@ -70,14 +70,18 @@ class CostShape:
             in_pairs=in_pairs,
         )
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether every query sees all keys before it."""
+        return self.windows == _NO_WINDOW
+
     def operations(self, work: StepWork) -> int:
         """Operations of the matrices, attention not counted."""
         return self.per_token * work.tokens + self.per_logits * work.logits
 
     def work_of(self, rows: Sequence[Row]) -> StepWork:
         """The work of a step with these rows. Cost: linear in rows."""
-        windows = self.windows
-        sees_all = windows == _NO_WINDOW
+        windows, sees_all = self.windows, self.sees_all
         tokens = logits = 0
         keys = pairs = 0.0
         is_decode = True

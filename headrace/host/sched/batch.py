@@ -83,7 +83,6 @@ class Batch:
         self.left -= count
         seq.num_computed = row.start + count
         seq.pending += int(row.sample and not seq.is_beam)
-        seq.life.num_steps += 1
 
     def add_decode(self, seq: Sequence, grant: Grant) -> None:
         """`add` for one more token of an answer, without drafts."""
@@ -108,7 +107,6 @@ class Batch:
         self.left -= 1
         seq.num_computed = start + 1
         seq.pending += int(not seq.is_beam)  # what a beam draws is not its next token
-        seq.life.num_steps += 1
 
     def check_answered(self, result: StepResult, live: Container[int]) -> None:
         """Every row whose lease still counts has a result.
@@ -155,7 +153,12 @@ class Batch:
             return ""
         return self.notes.held.get(seq.lease, WaitReason.TOKENS).value
 
-    def plan(self, ends: tuple[SlotId, ...], finished: tuple[tuple[SlotId, int], ...] = ()) -> StepPlan:
+    def plan(
+        self,
+        ends: tuple[SlotId, ...],
+        finished: tuple[tuple[SlotId, int], ...] = (),
+        repeats: tuple[int, ...] | None = None,
+    ) -> StepPlan:
         """The finished plan."""
         return StepPlan(
             step=self.step,
@@ -164,6 +167,7 @@ class Batch:
             moves=tuple(self.moves),
             begins=tuple(self.begins),
             rows=tuple(self.rows.values()),
+            repeats=repeats,
         )
 
 

@@ -22,6 +22,7 @@ from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.queue import WaitQueue
 from headrace.host.sched.roster import Roster, is_held_up
 from headrace.host.sched.sequence import Sequence, SequenceState, WaitReason
+from headrace.host.sched.steady.repeat import Repeat
 from headrace.host.sched.view import BatchPolicy, BatchView
 
 MAX_BYPASSES = 16
@@ -48,6 +49,7 @@ class Planner:
     ) -> None:
         self.roster = Roster(limits.max_num_seqs, limits.max_background_seqs)
         self.cost = StepCost()
+        self.repeat = Repeat(ledger, self.roster)
         self.drafts = drafts
         self.opens_at_s: float | None = None
         """When the policy's decision changes without an event."""
@@ -69,7 +71,8 @@ class Planner:
             reason = self._admit_waiting(batch, now_s)
         if not batch.rows:
             is_prefill_turn = False
-            self._extend_running(self.roster.foreground, batch, now_s)
+            if self.drafts.is_on or not self.repeat.extend(batch):
+                self._extend_running(self.roster.foreground, batch, now_s)
             reason = self._admit_waiting(batch, now_s)
         while not batch.rows and self._give_way(self.roster.foreground, batch, now_s):
             reason = self._admit_waiting(batch, now_s)

@@ -26,6 +26,8 @@ class Roster:
         self.ends: list[SlotId] = []
         """Slots left since the last plan."""
         self._finished: list[tuple[SlotId, int]] = []
+        self.num_changes = 0
+        """How often a sequence entered, left or joined again."""
         self.num_bounded = 0
         """Running sequences of tenants that may hold a part of the KV pool only."""
         self._most_background = most_background
@@ -61,6 +63,7 @@ class Roster:
         seq.rejoins = False
         seq.num_computed = seq.num_valid = num_cached
         self._next_lease += 1
+        self.num_changes += 1
         self.by_lease[seq.lease] = seq
         seq.account.num_running += 1
         seq.account.num_background += seq.is_background
@@ -76,6 +79,7 @@ class Roster:
             raise InvariantError(f"request {seq.request_id!r} leaves a slot that it does not have")
         del self.running[i]
         del self.by_lease[seq.lease]
+        self.num_changes += 1
         seq.account.num_running -= 1
         seq.account.num_background -= seq.is_background
         self.num_bounded -= seq.has_kv_bound
@@ -96,6 +100,7 @@ class Roster:
         if seq.slot is None:
             raise InvariantError(f"request {seq.request_id!r} has no slot to join again")
         del self.by_lease[seq.lease]
+        self.num_changes += 1
         self.ends.append(seq.slot)
         seq.lease, seq.rejoins = self._next_lease, True
         self._next_lease += 1

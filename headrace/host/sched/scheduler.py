@@ -147,7 +147,8 @@ class Scheduler:
         self._planned[batch.step] = batch
         self._slot_steps += len(batch.rows)
         self._wasted += min(self._roster.num_slots - len(batch.rows), self._queue.num_ready)
-        return batch.plan(self._roster.take_ends(), self._roster.take_finished())
+        repeats = self._planner.repeat.told(batch)
+        return batch.plan(self._roster.take_ends(), self._roster.take_finished(), repeats)
 
     def commit(self, result: StepResult) -> Progress:
         """Take the result of a planned step.
@@ -159,8 +160,16 @@ class Scheduler:
         if batch is None:
             raise InvariantError(f"step {result.step} was not planned, or is committed already")
         learn(self._planner, batch, result)
+        now_s = self._now_s()
+        deltas = self._planner.repeat.commit(batch, result, now_s)
+        if deltas is None:
+            deltas = self._commit_rows(batch, result, now_s)
+        return Progress(step=result.step, deltas=tuple(deltas))
+
+    def _commit_rows(self, batch: Batch, result: StepResult, now_s: float) -> list[Delta]:
+        """Take the results row by row."""
         deltas: list[Delta] = []
-        by_lease, rows, now_s = self._roster.by_lease, batch.rows, self._now_s()
+        by_lease, rows = self._roster.by_lease, batch.rows
         time = batch.time(result, now_s, self._planner.cost, self._roster.running)
         for row_result in result.rows:
             seq, row = by_lease.get(row_result.lease), rows.get(row_result.lease)
@@ -172,7 +181,7 @@ class Scheduler:
             if delta is not None:
                 deltas.append(delta)
         batch.check_answered(result, by_lease)
-        return Progress(step=result.step, deltas=tuple(deltas))
+        return deltas
 
     def next_wakeup_s(self) -> float | None:
         """Seconds from now after which `plan` or `expire` can do more without any event; None: never."""

@@ -60,7 +60,6 @@ class Life:
     arrival_s: float
     first_scheduled_s: float = 0.0
     first_token_s: float = 0.0
-    num_steps: int = 0
     prefill_tokens: int = 0
     cached_tokens: int = 0
     num_preempted: int = 0
@@ -211,13 +210,13 @@ class Sequence:
             waits: seconds in the queue by reason, those of the present stay included.
         """
         before = {r.value: s for r, s in waits.items() if r is not WaitReason.PREEMPTED and s > 0.0}
-        open_s = max(0.0, now_s - self.times.until_s) if self.state is SequenceState.RUNNING else 0.0
+        slot_s = now_s if self.state is SequenceState.RUNNING else None
         return Timeline(
             request_id=self.request_id,
             arrival_s=self.life.arrival_s,
             until_s=now_s,
             is_finished=self.state is SequenceState.FINISHED,
-            parts=self.times.told(before, waits.get(WaitReason.PREEMPTED, 0.0), open_s),
+            parts=self.times.told(before, waits.get(WaitReason.PREEMPTED, 0.0), slot_s),
             prefix=self.times.prefix,
             others=self.times.largest_others(),
             output_tokens=self.num_output,
@@ -235,7 +234,7 @@ class Sequence:
             first_scheduled_s=life.first_scheduled_s,
             first_token_s=life.first_token_s,
             finished_s=now_s,
-            num_steps=life.num_steps,
+            num_steps=self.times.num_steps,
             prefill_tokens=life.prefill_tokens,
             waits=tuple((reason.value, seconds) for reason, seconds in life.waits.items()),
             num_drafts_checked=self.track.num_checked if self.track else 0,

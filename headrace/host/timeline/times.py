@@ -28,8 +28,38 @@ class Prefill(NamedTuple):
     num_tokens: int
 
 
+class Together:
+    """The time of sequences that decode in the same steps, booked once for all of them.
+
+    Args:
+        until_s: up to when the time of each has been booked.
+
+    Attributes:
+        decode_s, host_s, num_steps: since they joined, for each of them.
+    """
+
+    __slots__ = ("decode_s", "host_s", "num_steps", "until_s")
+
+    def __init__(self, until_s: float) -> None:
+        self.until_s = until_s
+        self.decode_s = self.host_s = 0.0
+        self.num_steps = 0
+
+    def book(self, now_s: float, seconds: float) -> None:
+        """A step of all of them, committed now, took so long; the rest of the time is the host's."""
+        spent_s = now_s - self.until_s
+        own_s = min(seconds, spent_s)
+        self.host_s += spent_s - own_s
+        self.decode_s += own_s
+        self.num_steps += 1
+        self.until_s = now_s
+
+
 class Times:
     """Where one sequence's time in slots has gone, up to `until_s`. Changed by the scheduler only.
+
+    While it is booked together with others (`join`), its own numbers are those of before; whatever happens to
+    it alone parts it from them first.
 
     Args:
         arrival_s: monotonic seconds.
@@ -40,6 +70,7 @@ class Times:
         "draft_s",
         "host_s",
         "lookup_s",
+        "num_steps",
         "others",
         "others_draft_s",
         "others_s",
@@ -48,6 +79,7 @@ class Times:
         "recompute_s",
         "redo_below",
         "stalls",
+        "together",
         "until_s",
         "verify_s",
     )
@@ -57,6 +89,9 @@ class Times:
         self.host_s = self.lookup_s = self.others_s = 0.0
         self.prefill_s = self.recompute_s = self.decode_s = self.verify_s = 0.0
         self.draft_s = self.others_draft_s = 0.0
+        # Steps in which it had a row.
+        self.num_steps = 0
+        self.together: Together | None = None
         # In a slot, but in no row of a step: seconds by reason.
         self.stalls: dict[str, float] = {}
         # (request, tenant) -> seconds of this sequence's steps that its prompt took.
@@ -65,6 +100,20 @@ class Times:
         self.redo_below = 0
         self.prefix: PrefixResult | None = None
 
+    def join(self, together: Together) -> None:
+        """From now on it is booked together with others, who are booked up to the same moment."""
+        self.part()
+        self.together = together
+
+    def part(self) -> None:
+        """Take over what was booked together with others."""
+        shared, self.together = self.together, None
+        if shared is not None:
+            self.decode_s += shared.decode_s
+            self.host_s += shared.host_s
+            self.num_steps += shared.num_steps
+            self.until_s = shared.until_s
+
     def enter(self, now_s: float, lookup_s: float) -> None:
         """It gets a slot; the time before is the queue's. Looking for its prefix took `lookup_s`."""
         self.until_s = now_s + lookup_s
@@ -72,6 +121,7 @@ class Times:
 
     def leave(self, now_s: float) -> None:
         """It gives its slot up between two steps."""
+        self.part()
         self.host_s += max(0.0, now_s - self.until_s)
         self.until_s = max(now_s, self.until_s)
 
@@ -80,14 +130,16 @@ class Times:
         self.leave(now_s)
         self.redo_below = max(self.redo_below, num_valid)
 
-    def told(self, waits: Mapping[str, float], preempted_s: float, open_s: float) -> tuple[Part, ...]:
+    def told(self, waits: Mapping[str, float], preempted_s: float, now_s: float | None) -> tuple[Part, ...]:
         """The parts that have any time.
 
         Args:
             waits: seconds in the queue, by reason, before it first ran.
             preempted_s: seconds in the queue afterwards.
-            open_s: seconds since the last booking of one that is in a slot now.
+            now_s: the moment, for one that is in a slot: the host has the time since the last booking.
         """
+        shared = self.together or Together(self.until_s)
+        open_s = 0.0 if now_s is None else max(0.0, now_s - shared.until_s)
         queue = dict(waits)
         for reason, seconds in self.stalls.items():
             queue[reason] = queue.get(reason, 0.0) + seconds
@@ -96,14 +148,14 @@ class Times:
         parts += [
             Part(PartName.PREFIX_LOOKUP, self.lookup_s, self.prefix.outcome if self.prefix else ""),
             Part(PartName.PREFILL, self.prefill_s),
-            Part(PartName.DECODE, self.decode_s),
+            Part(PartName.DECODE, self.decode_s + shared.decode_s),
             Part(PartName.VERIFY, self.verify_s),
             Part(PartName.DRAFT, self.draft_s),
             Part(PartName.DRAFT, self.others_draft_s, OTHERS),
             Part(PartName.OTHERS_PREFILL, self.others_s, most),
             Part(PartName.PREEMPTED, preempted_s, WAITING),
             Part(PartName.PREEMPTED, self.recompute_s, RECOMPUTING),
-            Part(PartName.HOST, self.host_s + open_s),
+            Part(PartName.HOST, self.host_s + shared.host_s + open_s),
         ]
         return tuple(part for part in parts if part.seconds > ROUNDING_S)
 
@@ -136,6 +188,7 @@ class StepTime:
     def book(self, times: Times, row: Row) -> None:
         """Book the time since the last booking of the sequence of this row of the step. Cost: constant."""
         own_s, lease = self._step_part(times), row.lease
+        times.num_steps += 1
         if self.draft_share:
             draft_s = own_s * self.draft_share
             own_s -= draft_s
@@ -158,6 +211,7 @@ class StepTime:
 
     def book_idle(self, times: Times, reason: str) -> None:
         """The same for one that has a slot and no row; an empty reason: others' prompts had the step."""
+        times.part()
         if times.until_s > self.planned_s:
             return
         own_s = self._step_part(times)
@@ -168,6 +222,7 @@ class StepTime:
 
     def _step_part(self, times: Times) -> float:
         """The step's part of the time since the last booking; the rest is the host's."""
+        times.part()
         spent_s = self.now_s - times.until_s
         own_s = min(self.seconds, spent_s)
         times.host_s += spent_s - own_s

@@ -1,0 +1,1 @@
+"""Steps in which the same sequences go on, one token each."""
