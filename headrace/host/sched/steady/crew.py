@@ -62,7 +62,7 @@ class Crew:
             starts=[seq.num_computed for seq in running],
             due=due,
             shares=list(Counter(seq.account for seq in running).items()),
-            end_ids=frozenset().union(*(seq.end_ids for seq in running)),
+            end_ids=frozenset[int]().union(*(seq.end_ids for seq in running)),
             steps_left=min(seq.max_tokens - seq.num_output for seq in running),
             time=time,
         )
