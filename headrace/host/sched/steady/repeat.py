@@ -78,14 +78,14 @@ class Repeat:
 
     def _crew_for(self, batch: Batch) -> Crew | None:
         """Those who go on in a step, when the pool has the blocks that they need."""
-        roster, crew, last = self._roster, self._crew, self._batch
+        roster, crew = self._roster, self._crew
         if self._num_changes != roster.num_changes:
             self._num_changes = roster.num_changes
             return None  # not before the next step: gathering for a single one is not worth it
         num_rows, available = len(roster.running), self._ledger.available_blocks
         if not num_rows or num_rows > batch.left or roster.num_bounded or roster.num_background:
             return None
-        if crew is None or last is None or batch.step != last.step + 1:
+        if crew is None:
             return Crew.gather(roster.running, self._ledger.block_size) if num_rows <= available else None
         is_in = not crew.sequences[0].pending
         return crew if is_in and len(crew.begin_block()) <= available else None
