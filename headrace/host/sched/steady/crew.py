@@ -104,6 +104,6 @@ def _goes_on(seq: Sequence) -> bool:
     """Whether its next row computes the last token of its answer, and nothing more than a token is wanted."""
     num_tokens = len(seq.tokens)
     is_plain = seq.track is None and seq.draws and not seq.is_beam and not seq.rejoins
-    is_settled = not seq.pending and seq.num_valid == seq.num_computed == num_tokens - 1
+    is_settled = seq.num_valid == seq.num_computed == num_tokens - 1  # nothing is under way
     reports = seq.request.sampling.prompt_logprobs is not None
     return is_plain and is_settled and not reports and num_tokens > seq.num_prompt
