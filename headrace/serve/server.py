@@ -7,7 +7,6 @@ On TERM or INT the server stops admitting (`/ready` and new requests get 503), r
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import socket
@@ -19,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.base.config import BatchConfig, EngineConfig
 from headrace.base.errors import ConfigError
+from headrace.base.memory import settle
 from headrace.engine.async_llm import AsyncLLM, Launch
 from headrace.serve.address import listen, url_of
 from headrace.serve.app import ROUTE_FILES, build_app
@@ -63,9 +63,7 @@ async def serve(
         llm = await AsyncLLM.start(config, launch)
         try:
             app, state = build_app(llm, config)
-            # What is loaded stays. A full collection waits for a quarter of what it would walk through, and
-            # until then cycles that ended requests leave lie about.
-            gc.freeze()
+            settle()
             try:
                 await _Loop(app, state, lambda: announce(llm, url_of(sock))).run(sock)
             finally:
