@@ -243,7 +243,7 @@ class AsyncLLM:
         Where the model reasons or may call tools, `ChoiceDelta.parts` have the answer taken apart.
         """
         begun_s = now_s()
-        prompt = await self.chat_prompt(messages, replace(options, answer=params.structured))
+        prompt = await self.chat_prompt(messages, options.of(params))
         ask = Ask(
             prompt=prompt.ids,
             params=prompt.constrained(params),

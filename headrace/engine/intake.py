@@ -22,6 +22,7 @@ from headrace.compute.spec.proposer import methods
 from headrace.engine.chat.prompt import DEFAULTS, ChatOptions, ChatPrompt, Messages, chat_prompt
 from headrace.engine.text import Text
 from headrace.host.text.parts.splitter import SplitPlan
+from headrace.host.text.vocab.vocabulary import TooManyTokensError
 
 Prompt = str | Sequence[int]
 MAX_BAD_WORD_TOKENS = 64
@@ -163,10 +164,16 @@ class Intake:
 
         Raises:
             RequestError: the template refuses.
-            ContextLengthError: the texts alone are too long; found before the template and tokenizer run.
+            ContextLengthError: the texts alone are too long; found before the template and tokenizer run,
+                or, where it is to be answered whole, before their tokens are taken over.
         """
         self._check_size(sum(_num_bytes(message.get("content")) for message in messages))
-        return chat_prompt(self._text, messages, options)
+        try:
+            return chat_prompt(
+                self._text, messages, options, self._max_model_len if options.is_whole else None
+            )
+        except TooManyTokensError as found:
+            raise self._too_long(f"at least {found.count}", 1) from None
 
     def prompt_ids(self, prompt: Prompt, least: int = 1, kept: int | None = None) -> tuple[int, ...]:
         """Token ids of a prompt, checked against vocabulary and context limit.
@@ -183,7 +190,7 @@ class Intake:
         if isinstance(prompt, str):
             self._check_size(_num_bytes(prompt), least)
             # a tokenizer may know more tokens than the head has rows
-            ids = self._check_ids("prompt", self._text.encode(prompt))
+            ids = self._check_ids("prompt", self._encode(prompt, least, kept))
             ids = ids if kept is None else ids[-kept:]
         else:
             prompt = prompt if kept is None else prompt[-kept:]
@@ -195,6 +202,12 @@ class Intake:
         if len(ids) > self._max_model_len - least:
             raise self._too_long(str(len(ids)), least)
         return ids
+
+    def _encode(self, prompt: str, least: int, kept: int | None) -> tuple[int, ...]:
+        try:
+            return self._text.encode(prompt, self._max_model_len if kept is None else None)
+        except TooManyTokensError as found:
+            raise self._too_long(f"at least {found.count}", least) from None
 
     def _kept(self, params: SamplingParams) -> int | None:
         kept = params.truncate_prompt_tokens

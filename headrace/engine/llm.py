@@ -133,7 +133,7 @@ class LLM:
         many: Any = [conversations] if isinstance(conversations[0], Mapping) else conversations
         options = ChatOptions(template_kwargs=template_kwargs, tools=read_use(tools, tool_choice))
         each = self._params(params, len(many))
-        asked = [replace(options, answer=own.structured) for own in each]
+        asked = [options.of(own) for own in each]
         prompts = [self._frontend.intake.chat(*pair) for pair in zip(many, asked, strict=True)]
         held = [prompt.constrained(own) for prompt, own in zip(prompts, each, strict=True)]
         return self._run([p.ids for p in prompts], held, progress, [p.plan for p in prompts])

@@ -38,13 +38,14 @@ class Text:
             return 1
         return max((len(self.tokenizer.token_bytes(i)) for i in range(self.tokenizer.vocab_size)), default=1)
 
-    def encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str, most: int | None = None) -> tuple[int, ...]:
         """Ids of a raw prompt: begin token once, special tokens in the text are read as such.
 
         Raises:
             RequestError: there is no tokenizer, or the text is not valid Unicode.
+            TooManyTokensError: a piece of it between special tokens has more than `most`.
         """
-        return tuple(self._tokenizer().encode(text, add_special=True, parse_special=True))
+        return tuple(self._tokenizer().encode(text, add_special=True, parse_special=True, most=most))
 
     def encode_words(self, word: str) -> list[tuple[int, ...]]:
         """Ids of a word at the beginning of a text and after a space."""
@@ -55,14 +56,15 @@ class Text:
         return [ids for i, ids in enumerate(spellings) if ids and ids not in spellings[:i]]
 
     def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+        self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any], most: int | None = None
     ) -> tuple[int, ...]:
         """Ids of a conversation; the template is the authority on begin tokens.
 
         Raises:
             RequestError: no tokenizer, no template, or the template refuses.
+            TooManyTokensError: a piece of it between special tokens has more than `most`.
         """
-        return tuple(self.chat_template.encode(self._tokenizer(), messages, **options))
+        return tuple(self.chat_template.encode(self._tokenizer(), messages, most, **options))
 
     def special_ids(self, texts: Iterable[str]) -> frozenset[int]:
         """The ids of those texts that are special tokens."""

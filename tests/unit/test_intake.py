@@ -1,13 +1,17 @@
 """Requests against the model: ids, lengths, seeds, choices."""
 
+from dataclasses import replace
+
 import pytest
 
 from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.request import SamplingParams
 from headrace.base.tasks import Speculation
 from headrace.base.terms import Tenant, Terms
+from headrace.engine.chat.prompt import DEFAULTS
 from headrace.engine.intake import Ask, Intake
 from headrace.engine.text import NO_TEXT
+from headrace.host.text.chat import ChatTemplate
 from tests.kit.scripted import text_of
 
 LIMIT = 20
@@ -53,6 +57,22 @@ def test_a_token_that_the_model_has_no_row_for_is_refused():
 def test_a_long_conversation_is_refused_before_it_is_rendered(content):
     with pytest.raises(ContextLengthError, match=rf"at least \d+ tokens.*limit is {LIMIT}"):
         Intake(text_of(), VOCAB, LIMIT, 7).chat([{"role": "user", "content": content}])
+
+
+def test_more_words_than_the_limit_are_refused_before_their_tokens_are_taken_over(monkeypatch):
+    text = replace(text_of(), chat_template=ChatTemplate("{{ messages[0].content }}", {}))
+    intake, words = Intake(text, VOCAB, LIMIT, 7), "a." * LIMIT
+    messages = [{"role": "user", "content": words}]
+    whole, cut = (DEFAULTS.of(SamplingParams(truncate_prompt_tokens=kept)) for kept in (None, 5))
+    assert len(text_of().encode(words)) // 2 == LIMIT
+    limit = rf"at least \d+ tokens; the context limit is {LIMIT}"
+    with monkeypatch.context() as patch:
+        patch.setattr(intake, "_check_size", lambda *_: None)  # the cheap bound, which would come first
+        for refused in (lambda: prepare(words, intake), lambda: intake.chat(messages, whole)):
+            with pytest.raises(ContextLengthError, match=limit):
+                refused()
+        assert len(intake.chat(messages, cut).ids) > LIMIT
+        assert len(prepare(words, intake, truncate_prompt_tokens=5).prompt_ids) == 5
 
 
 @pytest.mark.parametrize(

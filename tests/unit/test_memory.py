@@ -2,18 +2,24 @@
 
 import subprocess
 import sys
+import tracemalloc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
+from traceback import walk_tb
 
 import pytest
+import tokenizers
 from starlette.requests import Request
 
 from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.memory import give_back
-from headrace.host.text.tokenizer import LONG_CHARS
+from headrace.base.specs import TextArray, TokenizerSource
+from headrace.host.text.tokenizer import LONG_CHARS, load_tokenizer
+from headrace.host.text.vocab.bytepairs import BytePairEncoder
+from headrace.host.text.vocab.vocabulary import LibraryEncoder, TooManyTokensError
 from headrace.serve.faults import on_headrace_error
-from tests.kit.vocabs import byte_tokenizer
+from tests.kit.vocabs import byte_metadata, byte_tokenizer
 
 
 class Prompt:
@@ -52,10 +58,10 @@ def test_long_texts_are_encoded_one_at_a_time_and_as_ever(monkeypatch):
     tokenizer = byte_tokenizer()
     plain, lock, together = tokenizer._encode_core, Lock(), []
 
-    def encode(text: str) -> list[int]:
+    def encode(text: str, most: int | None) -> list[int]:
         assert lock.acquire(blocking=False)
         together.append(len(text))
-        ids = plain(text)
+        ids = plain(text, most)
         lock.release()
         return ids
 
@@ -65,6 +71,61 @@ def test_long_texts_are_encoded_one_at_a_time_and_as_ever(monkeypatch):
         found = list(pool.map(tokenizer.encode, [text] * 8))
     assert together == [len(text)] * 8
     assert all(tokenizer.decode(ids) == text for ids in found)
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+def test_too_many_tokens_are_counted_and_never_made_into_objects(is_native):
+    data = byte_metadata()
+    if is_native:
+        data |= {
+            f"tokenizer.ggml.{n}": TextArray.of(data[f"tokenizer.ggml.{n}"]) for n in ("tokens", "merges")
+        }
+    tokenizer = load_tokenizer(TokenizerSource(gguf=data))
+    assert isinstance(tokenizer._vocabulary.core, BytePairEncoder if is_native else LibraryEncoder)
+    text = "word " * 60_000
+    tracemalloc.start()
+    try:
+        tokenizer.encode(text)
+        made = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        with pytest.raises(TooManyTokensError, match=r"at least \d{5,} tokens") as refused:
+            tokenizer.encode(text, most=60_000 - 1)
+        counted = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert made > 3 << 20 > 1 << 20 > counted
+    held = [v for frame, _ in walk_tb(refused.tb) for v in frame.f_locals.values()]
+    assert text in held
+    assert not any(isinstance(value, tokenizers.Encoding) for value in held)
+    assert tokenizer.encode("word word", most=100) == tokenizer.encode("word word")
+
+
+SETTLED = """
+import gc, sys
+from headrace.base.memory import settle
+lasting = [[] for _ in range(300_000)]
+gc.set_threshold(50_000, 20, 20)
+gc.collect()
+if sys.argv[1] == "settle":
+    settle()
+full = []
+gc.callbacks.append(lambda phase, info: full.append(phase) if info["generation"] == 2 else None)
+recent = []
+for i in range(60_000):
+    recent = recent[-1_000:]
+    recent.append([i])
+    cycle = [recent[0]]
+    cycle.append(cycle)
+print(len(full))
+"""
+
+
+def test_what_was_loaded_delays_no_collection_once_a_process_has_settled():
+    found = {
+        way: int(subprocess.run([sys.executable, "-c", SETTLED, way], check=True, capture_output=True).stdout)
+        for way in ("settle", "not")
+    }
+    assert found["settle"] > 0 == found["not"]
 
 
 def test_memory_can_be_given_back_at_any_time():

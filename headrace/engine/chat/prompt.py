@@ -39,6 +39,12 @@ class ChatOptions:
     """`thinking_token_budget`: most tokens of reasoning; its end is then forced."""
     answer: Grammar | None = None
     """What the text of the answers must look like, behind their reasoning, where they are no calls."""
+    is_whole: bool = False
+    """It is to be answered as it is, neither counted only nor cut before: too long a text may be given up."""
+
+    def of(self, params: SamplingParams) -> "ChatOptions":
+        """The options of a conversation that is answered with those parameters."""
+        return replace(self, answer=params.structured, is_whole=params.truncate_prompt_tokens is None)
 
 
 DEFAULTS = ChatOptions()
@@ -57,11 +63,14 @@ class ChatPrompt:
         return params if self.grammar is None else replace(params, structured=self.grammar)
 
 
-def chat_prompt(text: Text, messages: Messages, options: ChatOptions = DEFAULTS) -> ChatPrompt:
+def chat_prompt(
+    text: Text, messages: Messages, options: ChatOptions = DEFAULTS, most: int | None = None
+) -> ChatPrompt:
     """Render and tokenize a conversation.
 
     Raises:
         RequestError: no tokenizer, no template, the template refuses, or does not read an option.
+        TooManyTokensError: a text in it has more than `most`.
     """
     use = options.tools
     variables = _variables(text, options)
@@ -71,7 +80,7 @@ def chat_prompt(text: Text, messages: Messages, options: ChatOptions = DEFAULTS)
         told, definitions = text.dialect.conversation([dict(m) for m in messages], definitions)
         if definitions:
             variables["tools"] = definitions
-    ids = text.encode_chat(told, variables)
+    ids = text.encode_chat(told, variables, most)
     marks = text.reasoning
     if marks is None and not use.is_active and options.thinking_budget is None:
         return ChatPrompt(ids=ids, plan=None, grammar=options.answer)

@@ -100,6 +100,8 @@ class ChatTemplate:
         self,
         tokenizer: Tokenizer,
         messages: Sequence[Mapping[str, Any]],
+        most: int | None = None,
+        /,
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -109,7 +111,7 @@ class ChatTemplate:
         """The prompt as token ids; only the template's special tokens become such, never the callers' words.
 
         The template is the authority on begin tokens: none is added to what it writes. Arguments and errors
-        are those of `render`.
+        are those of `render`, and TooManyTokensError: a text between special tokens has more than `most`.
         """
         given = {"messages": messages, "tools": tools, **kwargs}
         marks = unused_marks(given.values(), 2)
@@ -118,7 +120,7 @@ class ChatTemplate:
         variables["add_generation_prompt"] = add_generation_prompt and not continue_final_message
         text = self._render(variables, marks[0] if continue_final_message else "", marks)
         pieces = (p.replace(mark, "") if isinstance(p, str) else p for p in tokenizer.split(text))
-        return tokenizer.encode_pieces(p for p in pieces if p)
+        return tokenizer.encode_pieces((p for p in pieces if p), most)
 
     def _render(self, variables: Json, cut: str, marks: list[str]) -> str:
         """Renders; with `cut`, that mark ends the last message, and the text ends there."""

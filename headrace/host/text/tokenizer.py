@@ -55,7 +55,9 @@ class Tokenizer:
         self._bytes: list[bytes | None] = [None] * self.vocab_size
         self._long = Lock()
 
-    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True, most: int | None = None
+    ) -> list[int]:
         """Token ids of `text`.
 
         Args:
@@ -63,12 +65,14 @@ class Tokenizer:
             add_special: put begin (and end) tokens around it, as the model asks for; a begin token that the
                 text already starts with is not doubled.
             parse_special: read the text of special tokens as those tokens; off, they are plain text.
+            most: give up where a piece of the text has more tokens.
 
         Raises:
             RequestError: the text is not valid Unicode.
+            TooManyTokensError: a piece has more than `most`.
         """
         pieces = self._splitter.split(text) if parse_special else _whole(text)
-        ids = self.encode_pieces(pieces)
+        ids = self.encode_pieces(pieces, most)
         if not add_special:
             return ids
         prefix = self._marks.prefix
@@ -76,8 +80,12 @@ class Tokenizer:
             prefix = tuple(i for i in prefix if i != self.bos_id)
         return [*prefix, *ids, *self._marks.suffix]
 
-    def encode_pieces(self, pieces: Iterable[str | SpecialToken]) -> list[int]:
-        """Token ids of plain texts and special tokens in turn; texts are never read as special tokens."""
+    def encode_pieces(self, pieces: Iterable[str | SpecialToken], most: int | None = None) -> list[int]:
+        """Token ids of plain texts and special tokens in turn; texts are never read as special tokens.
+
+        Raises:
+            TooManyTokensError: a text has more than `most`.
+        """
         ids: list[int] = []
         after_mark = True
         rule = self._vocabulary.space_prefix
@@ -88,7 +96,7 @@ class Tokenizer:
                 continue
             bare = not piece.startswith((" ", SPACE_MARK))
             needs_space = rule is SpacePrefix.EACH or (rule is SpacePrefix.FIRST and bare)
-            ids.extend(self._encode_plain(f" {piece}" if after_mark and needs_space else piece))
+            ids.extend(self._encode_plain(f" {piece}" if after_mark and needs_space else piece, most))
             after_mark = False
         return ids
 
@@ -147,17 +155,18 @@ class Tokenizer:
         entry = self._vocabulary.entries[token_id]
         return literal(entry) if token_id in self._vocabulary.literals else self._vocabulary.spelling(entry)
 
-    def _encode_plain(self, text: str) -> list[int]:
+    def _encode_plain(self, text: str, most: int | None) -> list[int]:
         if len(text) <= LONG_CHARS:
-            return self._encode_core(text)
+            return self._encode_core(text, most)
         with self._long:
-            ids = self._encode_core(text)
-            give_back()
-            return ids
+            try:
+                return self._encode_core(text, most)
+            finally:
+                give_back()
 
-    def _encode_core(self, text: str) -> list[int]:
+    def _encode_core(self, text: str, most: int | None) -> list[int]:
         try:
-            return self._vocabulary.core.encode(text)
+            return self._vocabulary.core.encode(text, most)
         except (TypeError, UnicodeEncodeError) as fault:
             place = next((i for i, char in enumerate(text) if "\ud800" <= char <= "\udfff"), 0)
             raise RequestError(

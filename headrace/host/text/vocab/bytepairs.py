@@ -15,7 +15,7 @@ from tokenizers import AddedToken, models
 
 from headrace.base.specs import TextArray
 from headrace.host.text.vocab.pretokenize import WordRule
-from headrace.host.text.vocab.vocabulary import Encoder
+from headrace.host.text.vocab.vocabulary import Encoder, counted
 
 _WORD = "\ue000\uf8ff\ue000"
 """Stands for every word in the cutter's vocabulary, which has no other entry."""
@@ -29,9 +29,9 @@ class BytePairEncoder:
     cutter: tokenizers.Tokenizer
     added: list[int]
 
-    def encode(self, text: str) -> list[int]:
-        """See `Encoder`."""
-        cut = self.cutter.encode_batch([text], add_special_tokens=False)[0]
+    def encode(self, text: str, most: int | None = None) -> list[int]:
+        """See `Encoder`. Words are counted, of which each is a token at least."""
+        cut = counted(self.cutter.encode_batch([text], add_special_tokens=False), most)
         return self.pairs.encode(text, cut.offsets, cut.ids, self.added)
 
     def token_to_id(self, text: str) -> int | None:

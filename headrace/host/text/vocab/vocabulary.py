@@ -23,14 +23,39 @@ class SpacePrefix(Enum):
     """The library's encoder puts it; it only has to be taken away when decoding."""
 
 
+class TooManyTokensError(Exception):
+    """A text has at least `count` tokens, more than were asked for."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"at least {count} tokens")
+        self.count = count
+
+
+def counted(found: list[tokenizers.Encoding], most: int | None) -> tokenizers.Encoding:
+    """The one encoding of a list, which is emptied.
+
+    Raises:
+        TooManyTokensError: it has more than `most` tokens (None: there is no limit). The encoding, some
+            hundred bytes a token, is gone by then: an exception keeps what its frames hold.
+    """
+    one = found.pop()
+    if most is None or len(one) <= most:
+        return one
+    count = len(one)
+    del one
+    raise TooManyTokensError(count)
+
+
 class Encoder(Protocol):
     """From plain text to token ids; knows no special tokens. Safe to share between threads."""
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, most: int | None = None) -> list[int]:
         """Token ids of a text.
 
         Raises:
             TypeError, UnicodeEncodeError: it holds a lone surrogate.
+            TooManyTokensError: they are more than `most`. Found before Python objects are made of them: those
+                of a text of 300 KB take ten megabytes for a moment, and what is allocated beside them lasts.
         """
         ...
 
@@ -45,9 +70,9 @@ class LibraryEncoder:
 
     library: tokenizers.Tokenizer
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, most: int | None = None) -> list[int]:
         """See `Encoder`."""
-        return self.library.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return counted(self.library.encode_batch_fast([text], add_special_tokens=False), most).ids
 
     def token_to_id(self, text: str) -> int | None:
         """See `Encoder`."""
