@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,8 +13,9 @@ from headrace.base.request import Request, SamplingParams
 from headrace.base.step import Drafted, RowResult, StepPlan, StepResult
 from headrace.base.tasks import Speculation
 from headrace.host.kv.ledger import KVLedger
-from headrace.host.sched.drafts.depth import MAX_HELD, Depth
+from headrace.host.sched.drafts.depth import MAX_HELD, RETRY, Depth
 from headrace.host.sched.drafts.reading import Reading
+from headrace.host.sched.drafts.track import Track
 from headrace.host.sched.limits import ScheduleLimits
 from headrace.host.sched.policy.continuous import POLICY
 from headrace.host.sched.scheduler import Scheduler
@@ -38,6 +40,8 @@ class LateMachine:
     time_s: float = 0.0
     num_tokens: int = 0
     read_s: float = 0.0
+    beside_s: float = 0.0
+    """Of reading in steps that also computed a prompt."""
     depths: list[int] = field(default_factory=list)
     _read: dict[int, int] = field(default_factory=dict)
     _rng: Random = field(default_factory=lambda: Random(1))
@@ -78,6 +82,8 @@ class LateMachine:
             self.num_tokens += accepted + 1
         seconds = 0.01 + CHECK_S * checked + draft_s
         self.time_s += seconds
+        is_read = any(result.num_unmade for result in results)
+        self.beside_s += draft_s * (is_read and not all(row.sample for row in plan.rows))
         self.depths.append(checked)
         return StepResult(step=plan.step, rows=tuple(results), seconds=seconds, draft_s=draft_s)
 
@@ -147,18 +153,26 @@ def test_reading_is_weighed_against_the_rest_of_the_answer():
 def pair(num_prompt: int, *, blocks: int) -> tuple[LateMachine, Depth, int]:
     """Two answers of 300 tokens, whose prompts are computed 64 tokens a step; preemptions too.
 
-    No sequence is ever held to be read further than its slot was.
+    A long second one comes when the first is about to be read. No sequence is ever held to be read further
+    than its slot was.
     """
     machine = LateMachine(0.95, 0.0015)
     limits = ScheduleLimits(max_num_seqs=2, max_num_batched_tokens=64)
     drafts = Depth(Speculation.parse("draft=x"), 32)
     ledger = KVLedger(blocks, 64, prefix_cache=False)
     scheduler = Scheduler(ledger, POLICY(ScheduleConfig()), limits, lambda: 1.0 + machine.time_s, drafts)
-    for name, count in (("a", 2 + num_prompt // 2), ("b", 2 + num_prompt)):
+
+    def add(name: str, count: int) -> None:
         sampling = SamplingParams(max_tokens=300, seed=0)
         request = Request(request_id=RequestId(name), prompt_ids=(1,) * count, sampling=sampling)
         scheduler.add_group((request,))
+
+    add("a", 2 + num_prompt // 2)
+    is_alone = True
     while scheduler.has_work:
+        if is_alone and (machine.num_tokens > 3 or not num_prompt):
+            add("b", 2 + num_prompt)
+            is_alone = False
         plan = scheduler.plan()
         assert plan is not None
         machine.leave(plan.ends)
@@ -173,6 +187,7 @@ def test_reading_beside_a_prompt_is_booked(monkeypatch):
     """Tokens and their seconds both count, or reading would seem to cost nothing."""
     monkeypatch.setattr(Reading, "is_worth", lambda *_, **__: True)
     machine, drafts, _ = pair(6000, blocks=256)
+    assert machine.beside_s > 0.5
     assert drafts._reading._seconds >= 0.999 * machine.read_s > 1.0
     assert drafts._reading.cost_s(1) == pytest.approx(READ_S, rel=0.1)
 
@@ -244,3 +259,51 @@ def test_drafts_that_could_not_be_made_are_reading_only_where_a_model_reads(meth
     assert drafts._reading.is_on == is_reading
     assert drafts._price.count(1, 4) == 0
     assert drafts._price.count(1, 0) == (not is_reading)
+
+
+def waiting(num_unread: int) -> SimpleNamespace:
+    """A sequence that a drafter has not read, and that holds three drafts of a lookup."""
+    track = Track(most=8, depth=None, has_both=True)
+    return SimpleNamespace(
+        tokens=[0] * num_unread,
+        track=track,
+        num_output=0,
+        max_positions=num_unread + 1000,
+        is_late=True,
+        num_held=3,
+        num_late=8,
+        num_drafts=8,
+    )
+
+
+def knowing(total_s: float) -> Depth:
+    """Both kinds; a plain step and reading a token take 0.01 s, and so much time is over."""
+    drafts = Depth(Speculation.parse("auto,draft=x"), 32)
+    drafts._reading.book(total_s, 0.0)
+    drafts._reading.observe(0.01, 0.0, 0, is_reading=False)
+    drafts._reading.catch_up(1.0)
+    drafts._reading.learn(100)
+    return drafts
+
+
+def test_behind_a_lookup_a_try_reads_a_bounded_part_of_the_answer_and_of_all_time():
+    for total_s, left, may in ((100.0, 400, True), (100.0, 399, False), (98.0, 400, False)):
+        ways, seq = knowing(total_s).ways, waiting(100)
+        ways._trial.end()
+        ways._trial.again()
+        assert ways.is_retrying
+        assert ways._is_read(seq, seq.track, left) == may  # type: ignore[arg-type]
+
+
+def test_where_a_try_may_not_read_the_row_checks_what_the_lookup_found():
+    """A price that is tried again is a try too; otherwise reading was weighed when the drafter was chosen."""
+    for num_alike, is_on, total_s, is_late in (
+        (RETRY, False, 10.0, False),
+        (RETRY, False, 1000.0, True),
+        (RETRY, True, 10.0, True),
+        (RETRY + 1, False, 10.0, True),
+    ):
+        drafts, seq = knowing(total_s), waiting(100)
+        drafts._num_alike, drafts._reading.is_on = num_alike, is_on
+        assert drafts._may_read(seq)  # type: ignore[arg-type]
+        assert (seq.is_late, seq.num_drafts) == (is_late, 8 if is_late else 3)

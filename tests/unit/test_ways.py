@@ -164,6 +164,14 @@ def test_drafters_that_read_nothing_draft_behind_a_long_prompt():
     assert "".join(machine.kinds).count("d") > 100
 
 
+def test_drafters_that_read_nothing_draft_in_short_passages_too():
+    """Where one that reads would not pay, as above: what it need not read is not held against it."""
+    make = partial(MixedMachine, phases(60, 10), always(0.9), num_prompt=200, reads=False)
+    found, machine, _ = compare(make, "medusa=x")
+    assert found["both"] > 1.03 * max(found["lookup"], found["drafter"])
+    assert "".join(machine.kinds).count("d") > 50
+
+
 def test_no_prompt_is_read_for_a_try_where_the_answer_ends_soon():
     """However much time there was."""
     machine = MixedMachine(always(-1.0), always(0.0), num_prompt=200)
