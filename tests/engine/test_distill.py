@@ -171,6 +171,27 @@ def test_a_linear_map_is_found_without_a_step():
     assert not ridge(x * float("inf"), x @ m, 0.1).isfinite().any()
 
 
+@pytest.mark.parametrize(("max_norm", "length"), [(None, 500.0), (1.0, 1.0)])
+def test_losses_of_a_step_add_up_and_long_gradients_are_cut(max_norm, length):
+    torch = pytest.importorskip("torch")
+    from headrace.tools.distill.training import RATE, Training, descend, rate
+
+    at, told, shares = torch.zeros(2, requires_grad=True), [], []
+
+    def losses(share):
+        shares.append(share)
+        yield 1.0 + 300.0 * at[0]
+        yield 2.0 + 400.0 * at[1]
+
+    training = Training(heads=1, seconds=1.0, steps=2, seed=0)
+    assert descend([at], losses, training, lambda *now: told.append(now), max_norm) == 2
+    assert shares == [0.0, 0.5]
+    assert [share for share, _ in told] == [0.5, 1.0]
+    assert told[0][1] == 3.0 > told[1][1]
+    assert at.grad.norm() == pytest.approx(length)
+    assert at.tolist() == pytest.approx([-RATE * (rate(0.0) + rate(0.5))] * 2, rel=1e-3)
+
+
 @pytest.mark.parametrize("size", [3, 4, 7, 20])
 def test_every_text_comes_once_before_any_comes_again(size):
     """A round's rest is taken before the next one's texts, and no text twice in one step."""

@@ -4,6 +4,7 @@ import errno
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,25 @@ def test_an_address_belongs_to_the_server_that_loads_until_it_ends() -> None:
             pass
         listen(first)
     bind(ServeConfig(port=port)).close()
+
+
+@LINUX
+def test_a_refused_server_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where another has the claim nor where it listens."""
+    made: list[module.Bound] = []
+
+    class Noted(module.Bound):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+    with bind(ServeConfig(port=0)) as first:
+        monkeypatch.setattr(module, "Bound", Noted)
+        for _ in range(2):
+            with pytest.raises(AddressTakenError):
+                bind(ServeConfig(port=first.getsockname()[1]))
+            listen(first)
+    assert [sock.fileno() for sock in made] == [-1, -1]
 
 
 @LINUX

@@ -10,6 +10,7 @@ from headrace.base.tasks import Speculation
 from tests.engine.test_speculation import scripted_rig
 from tests.kit.drafts import Machine, draft_with, simulate
 from tests.kit.engine import END, GRAMMARS, Drive, rig
+from tests.kit.host import World, make_request
 
 WHY = DraftReason
 
@@ -43,6 +44,15 @@ def test_of_a_known_trace():
     counts = core.stats().counters
     assert counts["draft_why_fixed"] == 4
     assert counts["draft_why_nothing_found"] == 1
+
+
+def test_a_simulated_machine_names_who_drafted():
+    world = World(num_blocks=40, num_drafts=4)
+    world.add(make_request("a", [1, 2, 3], max_tokens=40))
+    world.run()
+    counts = world.scheduler.drafts.counts
+    assert counts["drafts_by_sim_checked"] == counts["drafts_checked"] > 40
+    assert counts["drafts_by_sim_accepted"] == counts["drafts_accepted"] > 0
 
 
 def test_what_is_never_drafted_is_told_too():
