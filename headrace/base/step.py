@@ -1,7 +1,8 @@
 """The values that cross the seam between decisions and execution: plan -> run -> commit.
 
-Of `Row`, `RowResult` and `Delta` one is made per row and step, so they are the kinds that are made fastest: a
-frozen dataclass takes three to four times as long. Nobody changes them all the same.
+Of `Row`, `RowResult` and `Delta` one is made per row and step, of `StepPlan` and `StepResult` one per step,
+so they are of the kinds that are made fastest: a frozen dataclass takes three to four times as long. Nobody
+changes them all the same.
 """
 
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ class StepMasks(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepPlan:
     """What one step does, in this order: ends, begins, moves, rows.
 
@@ -181,7 +182,7 @@ class RowResult(NamedTuple):
     drafted: Drafted = NOTHING_DRAFTED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepResult:
     """The outcome of a plan, rows in plan order, with what it cost."""
 

@@ -250,16 +250,18 @@ def test_the_meter_knows_the_work_of_repeated_steps(windows: Any) -> None:
         windows=windows,
         is_float=False,
     )
-    meters = StepMeter(StepModel(shape, ASSUMED)), StepMeter(StepModel(shape, ASSUMED))
-    result = StepResult(step=0, rows=(), seconds=0.01)
-    for step in range(1, 9):
+    meters = [StepMeter(StepModel(shape, ASSUMED)) for _ in range(3)]
+    for step in range(1, 60):
         rows = tuple(
             Row(slot=SlotId(i), lease=i, start=start + step, count=1) for i, start in enumerate((1, 7))
         )
-        is_told = step not in {1, 4, 7}
-        meters[0].see(StepPlan(step=step, rows=rows, repeats=() if is_told else None), result)
-        meters[1].see(StepPlan(step=step, rows=rows), result)
-        assert meters[0].counters() == meters[1].counters()
+        result = StepResult(step=step, rows=(), seconds=0.01 + 0.001 * (step % 3), bytes_read=7, operations=9)
+        told = StepPlan(step=step, rows=rows, repeats=None if step in {1, 4, 7, 40} else ())
+        meters[0].see(told, result)
+        meters[1].see(told, result)
+        meters[2].see(replace(told, repeats=None), result)
+        assert meters[1].counters() == meters[2].counters()
+    assert meters[0].counters() == meters[2].counters()  # was never asked before
 
 
 def test_results_with_more_than_a_token_take_the_general_way() -> None:

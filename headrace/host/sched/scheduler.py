@@ -146,7 +146,8 @@ class Scheduler:
         self._step = batch.step
         self._planned[batch.step] = batch
         self._slot_steps += len(batch.rows)
-        self._wasted += min(self._roster.num_slots - len(batch.rows), self._queue.num_ready)
+        if num_empty := self._roster.num_slots - len(batch.rows):
+            self._wasted += min(num_empty, self._queue.num_ready)
         repeats = self._planner.repeat.told(batch)
         return batch.plan(self._roster.take_ends(), self._roster.take_finished(), repeats)
 

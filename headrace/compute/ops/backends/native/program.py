@@ -29,6 +29,7 @@ class NativeProgram:
         ]
         self._maxima: F32 | None = self.native.maxima()
         self._sizes = (0, 0)
+        self._maxima_found: F32 | None = None
 
     def run(self, ctx: ForwardContext) -> F32:
         """See `Program.run`.
@@ -64,7 +65,12 @@ class NativeProgram:
     @property
     def maxima(self) -> F32 | None:
         """See `Program.maxima`."""
-        return None if self._maxima is None else self._maxima[: self._sizes[1]]
+        found, count = self._maxima_found, self._sizes[1]
+        if self._maxima is not None and (found is None or len(found) != count):
+            found = self._maxima_found = self._maxima[
+                :count
+            ]  # most steps have as many rows as the one before
+        return found
 
     def _take_given(self, ctx: ForwardContext) -> None:
         rows = len(ctx.token_ids)
