@@ -10,7 +10,7 @@ from typing import Any, cast
 from headrace.base.errors import RequestError
 from headrace.base.grammar import PARAM, Grammar
 from headrace.base.ids import AdapterId, RequestId
-from headrace.base.tasks import BeamSearch, Pooling, Speculation
+from headrace.base.tasks import NO_SPECULATION, BeamSearch, Pooling, Speculation
 from headrace.base.terms import Terms
 
 MAX_LOGPROBS = 20
@@ -324,10 +324,15 @@ class Request:
     terms: Terms = field(default_factory=Terms)
     """Whom it counts for and until when it is wanted; all choices of one API request have the same."""
 
-    @property
-    def is_draftable(self) -> bool:
-        """Whether drafts may be made for it: an answer that follows no grammar.
+    def drafts_within(self, offered: Speculation) -> Speculation:
+        """How it is drafted for where the engine offers this: not unless it is an answer without a grammar.
 
         Masks along drafts need copies of the matcher, which share its limits: drafts could end answers.
+
+        Raises:
+            RequestError: it asks for what is not offered.
         """
-        return self.task is None and self.sampling.structured is None
+        if self.task is not None or self.sampling.structured is not None:
+            return NO_SPECULATION
+        asked = self.sampling.speculate
+        return offered if asked is None else Speculation.parse(asked).within(offered)

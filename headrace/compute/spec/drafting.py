@@ -13,11 +13,11 @@ from functools import partial
 from headrace.base.clock import now_s
 from headrace.base.request import Request
 from headrace.base.step import NOTHING_DRAFTED, Drafted
-from headrace.base.tasks import AUTO, NO_SPECULATION, OFF, Speculation
+from headrace.base.tasks import AUTO, OFF, Speculation
 from headrace.compute.models.decoder import NO_TAPS, Taps
 from headrace.compute.runner.mover import Plane
 from headrace.compute.spec.faults import Faults
-from headrace.compute.spec.proposer import Ask, Needs, Owner, Proposer, Reads, Remembers, Watcher
+from headrace.compute.spec.proposer import Ask, Lookup, Needs, Owner, Proposer, Reads, Remembers, Watcher
 from headrace.compute.spec.states import Seen
 
 
@@ -48,11 +48,12 @@ class Drafting:
                 )
         self._offered = offered
         self.planes = tuple(planes)
-        lookups = [p for p in proposers.values() if not p.needs & Needs.BLOCKS]
+        lookups = [p for p in proposers.values() if isinstance(p, Lookup)]
         self._order_by_method: dict[str, tuple[Proposer, ...]] = {OFF: ()}
         for name, proposer in proposers.items():
             self._order_by_method[name] = (proposer,)
-        self._order_by_method[AUTO] = tuple(sorted(lookups, key=lambda p: p.auto_place))
+        lookups.sort(key=lambda p: p.auto_place)
+        self._order_by_method[AUTO] = tuple(lookups)
         self._lookups_by_slot: dict[int, tuple[Proposer, ...]] = {}
         self._drafter_by_slot: dict[int, Proposer] = {}
         self._ids_by_slot: dict[int, list[int]] = {}
@@ -98,8 +99,8 @@ class Drafting:
 
     def begin(self, slot: int, request: Request) -> None:
         """A sequence enters a slot. Nothing is kept for those of which no drafts are ever wanted."""
-        wish = self._wish_of(request)
-        asked = [p for name in wish.names for p in self._order_by_method.get(name, ())]
+        names = request.drafts_within(self._offered).names
+        asked = [p for name in names for p in self._order_by_method.get(name, ())]
         order = [p for p in asked if not self._faults.is_off(p)]
         self._lookups_by_slot[slot] = tuple(p for p in order if not p.needs & Needs.BLOCKS)
         for proposer in order:
@@ -110,12 +111,6 @@ class Drafting:
         for proposer in self._rememberers:
             if proposer in order:
                 self._faults.attempt(proposer, (slot,), partial(proposer.belong, slot, owner, num_prompt))
-
-    def _wish_of(self, request: Request) -> Speculation:
-        if not request.is_draftable:
-            return NO_SPECULATION
-        asked = request.sampling.speculate
-        return self._offered if asked is None else Speculation.parse(asked)
 
     def remembers(self, slot: int) -> bool:
         """Whether anybody wants the answer of the slot's sequence, once it is finished (`keep`)."""

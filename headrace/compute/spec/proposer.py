@@ -65,8 +65,6 @@ class Proposer(Protocol):
     """
 
     needs: Needs
-    auto_place: int
-    """Under `auto` the one with the lowest is asked first, the next where it has nothing to say."""
 
     def begin(self, slot: int) -> None:
         """Another sequence is in the slot, or the same one comes back: forget what was known."""
@@ -79,6 +77,14 @@ class Proposer(Protocol):
     def end(self, slot: int) -> None:
         """The sequence leaves its slot: free what is held for it."""
         ...
+
+
+@runtime_checkable
+class Lookup(Proposer, Protocol):
+    """A proposer that looks at tokens only."""
+
+    auto_place: int
+    """Under `auto` the one with the lowest is asked first, the next where it has nothing to say."""
 
 
 @runtime_checkable
@@ -127,10 +133,10 @@ class Reads(Protocol):
         ...
 
 
-PROPOSERS: Registry[Callable[[], Proposer]] = Registry(
+PROPOSERS: Registry[Callable[[], Lookup]] = Registry(
     "method of speculation", "headrace.compute.spec.proposers", "PROPOSER"
 )
-"""One proposer per file; the file's name is what `--speculate` takes."""
+"""One lookup per file; the file's name is what `--speculate` takes."""
 
 DRAFTERS: Registry[Callable[[DraftKit], Proposer]] = Registry(
     "method of speculation", "headrace.compute.spec.drafters", "DRAFTER"

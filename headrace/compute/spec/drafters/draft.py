@@ -69,7 +69,6 @@ class DraftModel:
     """
 
     needs = Needs.BLOCKS
-    auto_place = 2
 
     def __init__(self, kit: DraftKit) -> None:
         model = kit.model

@@ -63,7 +63,6 @@ class Eagle:
     """
 
     needs = Needs.BLOCKS | Needs.HIDDEN
-    auto_place = 2
     most = MAX_DEPTH
 
     def __init__(self, kit: DraftKit) -> None:

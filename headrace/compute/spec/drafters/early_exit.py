@@ -37,7 +37,6 @@ class EarlyExit:
     """
 
     needs = Needs.BLOCKS
-    auto_place = 3
 
     def __init__(self, kit: DraftKit) -> None:
         spec, count = kit.target.spec, int(kit.source)

@@ -32,7 +32,6 @@ class Medusa:
     """
 
     needs = Needs.BLOCKS | Needs.HIDDEN
-    auto_place = 2
     taps = Taps(wanted=True)
 
     def __init__(self, kit: DraftKit) -> None:

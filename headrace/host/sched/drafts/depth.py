@@ -98,7 +98,7 @@ class Depth:
         """A sequence arrives: what it may ask for."""
         if not self.is_on:
             return
-        wish = _wish_of(seq.request, self._offered)
+        wish = seq.request.drafts_within(self._offered)
         if wish.is_on:
             most = wish.depth or AUTO_DEPTH
             seq.track = Track(most=most, depth=wish.depth, has_both=bool(wish.beside))
@@ -135,7 +135,10 @@ class Depth:
         self.ways.plan(drafting)
 
     def _may_read(self, seq: Sequence) -> bool:
-        """Whether a sequence that a late drafter has not read to its end is worth reading."""
+        """Whether a sequence that a late drafter has not read to its end may check drafts.
+
+        Where it is not worth reading it turns to its lookup, or, without one, checks none.
+        """
         track = seq.track
         if track is None:
             return False
@@ -348,13 +351,6 @@ def _peak(
         if tokens / cost > best_rate:
             best, best_cost, best_rate = n, cost, tokens / cost
     return _Peak(best, best_cost, best_rate)
-
-
-def _wish_of(request: Request, offered: Speculation) -> Speculation:
-    if not request.is_draftable:
-        return NO_SPECULATION
-    asked = request.sampling.speculate
-    return offered if asked is None else Speculation.parse(asked).within(offered)
 
 
 def _why_never(request: Request) -> DraftReason:
