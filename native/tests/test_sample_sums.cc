@@ -13,9 +13,12 @@ using namespace kernel_test;
 namespace {
 
 // One value at a time, in doubles: sums of so few multiples of the quantum are exact.
-double weight_of(float value, float bound) {
-    float weights[8];
-    portable::store(weights, portable::weigh(portable::splat(value), bound));
+double weight_of(const portable::Weights &scale, float value) {
+    float values[8 * portable::kSide], weights[8];
+    for (float &v : values) v = value;
+    portable::F8 w[portable::kSide];
+    scale.weigh(values, w);
+    portable::store(weights, w[0]);
     return (double)weights[0];
 }
 
@@ -28,10 +31,11 @@ void check_sums(int32_t count, float spread) {
     auto s = std::make_unique<portable::Scores>();
     float top;
     check(portable::open_scores(values.data(), count, nullptr, s.get(), &top) && top == 0, "scores of %d values", count);
-    const float bound = portable::rounding_bound(count), low = -0.4f * spread, limit = -0.8f * spread;
+    const portable::Weights scale(*s);
+    const float low = -0.4f * spread, limit = -0.8f * spread;
     double from = 0, total = 0, limited = 0;
     for (float x : values) {
-        const double weight = weight_of(x, bound);
+        const double weight = weight_of(scale, x);
         total += weight;
         if (x >= low) from += weight;
         if (x >= limit) limited += weight;

@@ -10,9 +10,11 @@ namespace headrace {
 namespace HR_ISA {
 
 #if defined(HR_SIMD_AVX512)
-constexpr int32_t kNoiseBlock = 64;          // ids of one call
+constexpr int32_t kNoiseBlock = 64;          // ids of one block, which are two chains of rounds
+constexpr int32_t kTogether = 2;             // blocks whose rounds take turns: while one chain waits, the others work
 #else
 constexpr int32_t kNoiseBlock = 32;
+constexpr int32_t kTogether = 1;             // four chains do not fit into 16 registers
 #endif
 constexpr float kNoiseBound = 16.64f;        // above -log(-log(1 - 2^-24)) = 16.6355 and its rounding
 
@@ -47,17 +49,6 @@ HR_INLINE Products multiply_wide(I8 a, uint32_t m) {
 #endif
 }
 
-// The keys of the ten rounds, in 64-bit words.
-struct RoundKeys {
-    uint64_t k[10][2];
-    int32_t position;
-
-    explicit RoundKeys(NoiseKey key) : position(key.position) {
-        uint32_t k0 = (uint32_t)key.seed, k1 = (uint32_t)(key.seed >> 32);
-        for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) k[round][0] = k0, k[round][1] = k1;
-    }
-};
-
 #if defined(HR_SIMD_AVX512)
 using WideWord = __m512i;
 HR_INLINE WideWord wide_splat(int64_t x) { return _mm512_set1_epi64(x); }
@@ -65,14 +56,41 @@ HR_INLINE WideWord wide_add(WideWord a, WideWord b) { return _mm512_add_epi64(a,
 HR_INLINE WideWord wide_product(WideWord a, WideWord b) { return _mm512_mul_epu32(a, b); }
 HR_INLINE WideWord wide_high(WideWord a) { return _mm512_srli_epi64(a, 32); }
 HR_INLINE WideWord wide_xor(WideWord a, WideWord b, WideWord c) { return _mm512_ternarylogic_epi64(a, b, c, 0x96); }
+HR_INLINE WideWord wide_max(WideWord a, WideWord b) { return _mm512_max_epu32(a, b); }
 #elif defined(HR_SIMD_AVX2)
 using WideWord = __m256i;
 HR_INLINE WideWord wide_splat(int64_t x) { return _mm256_set1_epi64x(x); }
 HR_INLINE WideWord wide_add(WideWord a, WideWord b) { return _mm256_add_epi64(a, b); }
 HR_INLINE WideWord wide_product(WideWord a, WideWord b) { return _mm256_mul_epu32(a, b); }
 HR_INLINE WideWord wide_high(WideWord a) { return _mm256_srli_epi64(a, 32); }
-HR_INLINE WideWord wide_xor(WideWord a, WideWord b, WideWord c) { return _mm256_xor_si256(_mm256_xor_si256(a, b), c); }
+HR_INLINE WideWord wide_xor(WideWord a, WideWord b, WideWord c) {
+    WideWord early = _mm256_xor_si256(b, c);     // there before the product is; the compiler would take a and b first
+    asm("" : "+x"(early));
+    return _mm256_xor_si256(a, early);
+}
+HR_INLINE WideWord wide_max(WideWord a, WideWord b) { return _mm256_max_epu32(a, b); }      // of 32-bit halves
 #endif
+
+// Words of a lane each: 64 bits wide, or 32.
+#if defined(HR_SIMD_AVX2)
+HR_INLINE WideWord key_word(uint32_t k) { return wide_splat((int64_t)k); }
+#else
+HR_INLINE I8 key_word(uint32_t k) { return splat((int32_t)k); }
+#endif
+
+// The keys of the ten rounds, as vectors: the rounds read them from memory, as there are too many for registers.
+struct RoundKeys {
+    decltype(key_word(0)) k[10][2], position, start;     // start: the first word after the first round
+
+    explicit RoundKeys(NoiseKey key)
+        : position(key_word((uint32_t)key.position)), start(key_word((uint32_t)key.position ^ (uint32_t)key.seed)) {
+        // Unrolled: g++ 12 vectorizes the loop of the portable words wrongly.
+        HR_UNROLL for (uint32_t round = 0; round < 10; round++) {
+            k[round][0] = key_word((uint32_t)key.seed + round * 0x9E3779B9u);
+            k[round][1] = key_word((uint32_t)(key.seed >> 32) + round * 0xBB67AE85u);
+        }
+    }
+};
 
 #if defined(HR_SIMD_AVX2)
 // Counters in 64-bit lanes: words lie in the low halves, the high halves hold what the last product left there.
@@ -80,11 +98,11 @@ struct WideCounters {
     WideWord c[4];
 
     // The state after the first round, which starts from (block, position, 0, 0).
-    HR_INLINE WideCounters(WideWord block, const RoundKeys &keys) {
+    HR_INLINE void begin(WideWord block, const RoundKeys &keys) {
         const WideWord p = wide_product(block, wide_splat(0xD2511F53));
-        c[0] = wide_splat((int64_t)((uint32_t)keys.position ^ keys.k[0][0]));
+        c[0] = keys.start;
         c[1] = wide_splat(0);
-        c[2] = wide_xor(wide_high(p), wide_splat((int64_t)keys.k[0][1]), c[1]);
+        c[2] = wide_xor(wide_high(p), keys.k[0][1], c[1]);
         c[3] = p;
     }
     HR_INLINE void round(WideWord k0, WideWord k1) {
@@ -96,75 +114,76 @@ struct WideCounters {
     }
 };
 
-// The top 23 bits of the words of ids [first, first + kNoiseBlock), first a multiple of 4: lane j of word[w] belongs to id
-// first + 4 j + w.
+// The words of ids [first, first + kNoiseBlock), first a multiple of 4: word w of lane j of `even` belongs to id first + 8 j + w,
+// that of `odd` to the one four further on.
 struct NoiseWords {
-    WideWord word[4];
+    static constexpr int32_t kFirstRound = 1;
+    WideCounters even, odd;
 
-    HR_INLINE NoiseWords(const RoundKeys &keys, int32_t first) {
-        const WideWord block = wide_splat(first / 4);
+    HR_INLINE void begin(const RoundKeys &keys, int32_t first) {
 #if defined(HR_SIMD_AVX512)
         const WideWord twos = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
 #else
         const WideWord twos = _mm256_setr_epi64x(0, 2, 4, 6);
 #endif
-        WideCounters even(wide_add(block, twos), keys), odd(wide_add(wide_add(block, twos), wide_splat(1)), keys);
-        HR_UNROLL for (int round = 1; round < 10; round++) {
-            const WideWord k0 = wide_splat((int64_t)keys.k[round][0]), k1 = wide_splat((int64_t)keys.k[round][1]);
-            even.round(k0, k1);
-            odd.round(k0, k1);
-        }
-        HR_UNROLL for (int w = 0; w < 4; w++) {
-#if defined(HR_SIMD_AVX512)
-            word[w] = _mm512_srli_epi32(_mm512_mask_blend_epi32(0xaaaa, even.c[w], _mm512_slli_epi64(odd.c[w], 32)), 9);
-#else
-            word[w] = _mm256_srli_epi32(_mm256_blend_epi32(even.c[w], _mm256_slli_epi64(odd.c[w], 32), 0xaa), 9);
-#endif
-        }
+        even.begin(wide_add(wide_splat(first / 4), twos), keys);
+        odd.begin(wide_add(wide_splat(first / 4 + 1), twos), keys);
     }
+    HR_INLINE void round(WideWord k0, WideWord k1) { even.round(k0, k1), odd.round(k0, k1); }
+    // Whether the top 23 bits of one of the words are at least `least`; asked before the words are put in order.
     HR_INLINE bool is_any_from(int32_t least) const {
+        WideWord most = wide_max(even.c[0], odd.c[0]);
+        HR_UNROLL for (int w = 1; w < 4; w++) most = wide_max(most, wide_max(even.c[w], odd.c[w]));
 #if defined(HR_SIMD_AVX512)
-        const WideWord most = _mm512_max_epi32(_mm512_max_epi32(word[0], word[1]), _mm512_max_epi32(word[2], word[3]));
-        return _mm512_cmpgt_epi32_mask(most, _mm512_set1_epi32(least - 1)) != 0;
+        return _mm512_mask_cmpge_epu32_mask(0x5555, most, _mm512_set1_epi32(least << 9)) != 0;
 #else
-        const WideWord most = _mm256_max_epi32(_mm256_max_epi32(word[0], word[1]), _mm256_max_epi32(word[2], word[3]));
-        return _mm256_movemask_epi8(_mm256_cmpgt_epi32(most, _mm256_set1_epi32(least - 1))) != 0;
+        const WideWord reached = _mm256_cmpeq_epi32(wide_max(most, _mm256_set1_epi32(least << 9)), most);
+        return (_mm256_movemask_ps(_mm256_castsi256_ps(reached)) & 0x55) != 0;
 #endif
     }
+    // The top 23 bits of the words by id.
     HR_INLINE void store_by_id(int32_t *ids) const {
-        int32_t lanes[4][kNoiseBlock / 4];
-        std::memcpy(lanes, word, sizeof lanes);
-        for (int32_t i = 0; i < kNoiseBlock; i++) ids[i] = lanes[i % 4][i / 4];
+        uint64_t lanes[2][4][kNoiseBlock / 8];
+        std::memcpy(lanes[0], even.c, sizeof lanes[0]);
+        std::memcpy(lanes[1], odd.c, sizeof lanes[1]);
+        for (int32_t i = 0; i < kNoiseBlock; i++) ids[i] = (int32_t)((uint32_t)lanes[i / 4 % 2][i % 4][i / 8] >> 9);
     }
 };
 #else
-// The same in 32-bit lanes.
+// The same in 32-bit lanes: word w of lane j belongs to id first + 4 j + w.
 struct NoiseWords {
-    I8 word[4];
+    static constexpr int32_t kFirstRound = 0;
+    I8 c[4];
 
-    HR_INLINE NoiseWords(const RoundKeys &keys, int32_t first) {
-        I8 c0 = lane_index() + splat(first / 4), c1 = splat(keys.position), c2 = splat((int32_t)0), c3 = c2;
-        for (const uint64_t (&k)[2] : keys.k) {
-            const Products p = multiply_wide(c0, 0xD2511F53u), q = multiply_wide(c2, 0xCD9E8D57u);
-            c0 = q.high ^ c1 ^ splat((int32_t)k[0]);
-            c1 = q.low;
-            c2 = p.high ^ c3 ^ splat((int32_t)k[1]);
-            c3 = p.low;
-        }
-        const I8 all[4] = {c0, c1, c2, c3};
-        for (int w = 0; w < 4; w++) word[w] = shift_right_zero<9>(all[w]);
+    HR_INLINE void begin(const RoundKeys &keys, int32_t first) {
+        c[0] = lane_index() + splat(first / 4);
+        c[1] = keys.position;
+        c[2] = c[3] = splat((int32_t)0);
+    }
+    HR_INLINE void round(I8 k0, I8 k1) {
+        const Products p = multiply_wide(c[0], 0xD2511F53u), q = multiply_wide(c[2], 0xCD9E8D57u);
+        c[0] = q.high ^ c[1] ^ k0;
+        c[1] = q.low;
+        c[2] = p.high ^ c[3] ^ k1;
+        c[3] = p.low;
     }
     HR_INLINE bool is_any_from(int32_t least) const {
-        const I8 most = max(max(word[0], word[1]), max(word[2], word[3]));
+        I8 most = shift_right_zero<9>(c[0]);
+        HR_UNROLL for (int w = 1; w < 4; w++) most = max(most, shift_right_zero<9>(c[w]));
         return bits(greater(most, splat(least - 1))) != 0;
     }
     HR_INLINE void store_by_id(int32_t *ids) const {
         int32_t lanes[4][8];
-        for (int32_t w = 0; w < 4; w++) store(lanes[w], word[w]);
+        for (int32_t w = 0; w < 4; w++) store(lanes[w], shift_right_zero<9>(c[w]));
         for (int32_t i = 0; i < kNoiseBlock; i++) ids[i] = lanes[i % 4][i / 4];
     }
 };
 #endif
+
+HR_INLINE void run_rounds(const RoundKeys &keys, NoiseWords (&words)[kTogether]) {
+    HR_UNROLL for (int round = NoiseWords::kFirstRound; round < 10; round++)
+        HR_UNROLL for (NoiseWords &w : words) w.round(keys.k[round][0], keys.k[round][1]);
+}
 
 // -log(-log((n + 0.5) 2^-23)) for 0 <= n < 2^23.
 HR_INLINE F8 gumbel(I8 n) {

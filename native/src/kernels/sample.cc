@@ -37,14 +37,15 @@ void copy_allowed(const SampleArgs &a, const Scores &raw, float *scores, float *
         F8 most = never;
         int32_t i = first;
         if (any == 0)
-            for (; i + 8 <= end; i += 8) store(scores + i, never);
-        for (; i + 8 <= end; i += 8) {
-            const F8 v = select(lanes_of(a.allowed[i / 32] >> (i % 32) & 0xff), load(a.logits + i), never);
-            most = max(most, v);
-            store(scores + i, v);
+            for (; i + 32 <= end; i += 32) HR_UNROLL for (int32_t j = 0; j < 32; j += 8) store(scores + i + j, never);
+        for (; i + 32 <= end; i += 32) {
+            F8 v[4] = {load(a.logits + i), load(a.logits + i + 8), load(a.logits + i + 16), load(a.logits + i + 24)};
+            keep_bits(a.allowed[i / 32], never, v);
+            HR_UNROLL for (int32_t j = 0; j < 4; j++) store(scores + i + 8 * j, v[j]);
+            most = max(most, max(max(v[0], v[1]), max(v[2], v[3])));
         }
         maxima[g] = largest_lane(most);
-        for (; i < end; i++) {
+        for (; i < end; i++) {               // at the end of the vocabulary
             scores[i] = a.allowed[i / 32] >> (i % 32) & 1 ? a.logits[i] : kMinusInfinity;
             maxima[g] = greatest(maxima[g], scores[i]);
         }
@@ -123,11 +124,11 @@ struct Best {
     }
 };
 
-// Smallest top 23 bits of a word whose noise could reach d: 1 - u <= -log(u) = e^-noise <= e^-d <= 2^-floor(d log2 e).
+// Smallest top 23 bits of a word whose noise could reach d, at least 0: 1 - u <= -log(u) = e^-noise <= e^-d <= 2^-floor(d log2 e).
 int32_t least_word(float d) {
     if (!(d > 0.5f)) return 0;
     const int32_t halvings = (int32_t)((d - 0.01f) * 1.4426f);
-    return halvings > 22 ? (1 << 23) - 2 : (1 << 23) - (1 << (23 - halvings)) - 1;
+    return halvings > 22 ? (1 << 23) - 2 : greatest((1 << 23) - (1 << (23 - halvings)) - 1, 0);
 }
 
 // Whether one of the values of a block is at least `bound`.
@@ -138,82 +139,122 @@ HR_INLINE bool is_any_kept(const float *p, float bound) {
     return bits(less_equal(splat(bound), highest)) != 0;
 }
 
-// Step 10 for a block of ids from `first` on, whose values start at p. A word below `least` cannot lift one of them to the best.
-HR_INLINE void draw_block(const Scores &s, const RoundKeys &keys, Limit limit, float bound, const float *p, int32_t first, int32_t least,
-                          Best *best) {
-    if (!is_any_kept(p, bound)) return;
-    const NoiseWords words(keys, first);
-    if (!words.is_any_from(least)) return;
-    int32_t by_id[kNoiseBlock];
-    words.store_by_id(by_id);
-    for (int32_t i = 0; i < kNoiseBlock / 8; i++) {
-        const F8 v = s.scaled(p + 8 * i);
-        const F8 kept = select(inside(v, first + 8 * i, limit), v, splat(kMinusInfinity));
-        const F8 noisy = kept + gumbel(load(by_id + 8 * i));
-        if (largest_lane(noisy) < best->value) continue;
-        float lanes[8];
-        store(lanes, noisy);
-        for (int32_t j = 0; j < 8; j++)
-            if (first + 8 * i + j < s.count) best->offer(lanes[j], first + 8 * i + j);
-    }
-}
-
-void draw_group(const Scores &s, const RoundKeys &keys, Limit limit, float bound, int32_t g, Best *best) {
-    const float *p = s.group_at(g);
-    for (int32_t i = 0; i < s.group; i += kNoiseBlock)
-        draw_block(s, keys, limit, bound, p + i, g * s.group + i, least_word(best->value - s.maxima[g]), best);
-}
-
-// Step 10. The group of the largest value goes first, so that most others need not be looked at.
-int32_t draw(const Scores &s, NoiseKey key, Limit limit) {
-    const RoundKeys keys(key);
-    const float bound = raw_bound(s, limit.value);
+// Step 10, some blocks of ids at a time.
+struct Draw {
+    const Scores &s;
+    const RoundKeys keys;
+    const Limit limit;
+    const float bound;                       // of raw values that the limit keeps
     Best best = {kMinusInfinity, INT32_MAX};
-    int32_t start = 0;
-    while (start < s.groups - 1 && s.maxima[start] != 0.0f) start++;
-    draw_group(s, keys, limit, bound, start, &best);
-    for (int32_t g = 0; g < s.groups; g++)
-        if (g != start && s.maxima[g] >= limit.value && s.maxima[g] + kNoiseBound >= best.value)
-            draw_group(s, keys, limit, bound, g, &best);
-    return best.id;
-}
+    int32_t groups[kTogether], places[kTogether], waiting = 0;
 
-// log(sum(e^(l - max))) of raw scores.
-float log_mass(const Scores &raw, float top) {
-    double total = 0;
-    for (int32_t g = 0; g < raw.groups; g++) {
-        if (raw.maxima[g] - top < -87.0f) continue;       // all of it is zero
-        const float *p = raw.group_at(g);
-        F8 lanes = zero();
-        for (int32_t i = 0; i < raw.group; i += 8) lanes = lanes + exp_nonpositive(load(p + i) - splat(top));
-        total += (double)sum(lanes);
-    }
-    return (float)__builtin_log(total);
-}
+    Draw(const Scores &scores, NoiseKey key, Limit last)
+        : s(scores), keys(key), limit(last), bound(raw_bound(scores, last.value)) {}
 
-// How many values of a run `counts` tells to count; it gets the place of each eight in the run.
-template <class Counts> HR_INLINE int32_t count_run(Counts counts) {
-    uint64_t held = 0;
-    HR_UNROLL for (int32_t i = 0; i < kRun; i += 8) held |= (uint64_t)bits(counts(i)) << i;
-    return __builtin_popcountll(held);
-}
+    // Whether the best so far can be beaten in a group.
+    bool is_open(int32_t g) const { return s.maxima[g] >= limit.value && s.maxima[g] + kNoiseBound >= best.value; }
 
-// Place of a token in the order, counted from 1.
-int32_t rank_of(const Scores &raw, float value, int32_t token) {
-    int32_t before = 0;
-    const int32_t own = token / raw.group;
-    const F8 wanted = splat(value);
-    for (int32_t g = 0; g < raw.groups; g++) {
-        if (raw.maxima[g] < value) continue;
-        const float *p = raw.group_at(g);
-        for (int32_t at = 0; at < raw.group; at += kRun, p += kRun) {
-            const int32_t first = g * raw.group + at;
-            if (g < own) before += count_run([&](int32_t i) { return less_equal(wanted, load(p + i)); });
-            else if (g > own) before += count_run([&](int32_t i) { return less(wanted, load(p + i)); });
-            else before += count_run([&](int32_t i) { return inside(load(p + i), first + i, {value, token - 1}); });
+    void take_group(int32_t g) {
+        for (int32_t at = 0; at < s.group; at += kNoiseBlock) {
+            if (s.group > kNoiseBlock && !is_any_kept(s.group_at(g) + at, bound)) continue;
+            groups[waiting] = g;
+            places[waiting] = at;
+            if (++waiting == kTogether) draw_waiting();
         }
     }
-    return before + 1;
+    void draw_waiting() {
+        if (waiting == 0) return;
+        for (; waiting < kTogether; waiting++) groups[waiting] = groups[0], places[waiting] = places[0];   // drawn twice: the same
+        NoiseWords words[kTogether];
+        for (int32_t i = 0; i < kTogether; i++) words[i].begin(keys, groups[i] * s.group + places[i]);
+        run_rounds(keys, words);
+        waiting = 0;
+        for (int32_t i = 0; i < kTogether; i++)  // a word below the least cannot lift one of the group to the best
+            if (words[i].is_any_from(least_word(best.value - s.maxima[groups[i]]))) offer_block(words[i], groups[i], places[i]);
+    }
+    HR_NOINLINE void offer_block(const NoiseWords &words, int32_t g, int32_t at) {
+        const float *p = s.group_at(g) + at;
+        int32_t by_id[kNoiseBlock];
+        words.store_by_id(by_id);
+        for (int32_t i = 0; i < kNoiseBlock; i += 8) {
+            const int32_t first = g * s.group + at + i;
+            const F8 v = s.scaled(p + i);
+            const F8 noisy = select(inside(v, first, limit), v, splat(kMinusInfinity)) + gumbel(load(by_id + i));
+            if (largest_lane(noisy) < best.value) continue;
+            float lanes[8];
+            store(lanes, noisy);
+            for (int32_t j = 0; j < 8; j++)
+                if (first + j < s.count) best.offer(lanes[j], first + j);
+        }
+    }
+};
+
+// The group of the largest value goes first, so that most others need not be looked at.
+int32_t draw(const Scores &s, NoiseKey key, Limit limit) {
+    Draw d(s, key, limit);
+    int32_t start = 0;
+    while (start < s.groups - 1 && s.maxima[start] != 0.0f) start++;
+    d.take_group(start);
+    d.draw_waiting();
+    for (int32_t g = 0; g < s.groups; g++)
+        if (g != start && d.is_open(g)) d.take_group(g);
+    d.draw_waiting();
+    return d.best.id;
+}
+
+// How many of the values of a run `counts` tells to count, by lane and negative; it gets the place of each eight in the run.
+template <class Counts> HR_INLINE I8 count_run(Counts counts) {
+    I8 held = splat((int32_t)0);
+    HR_UNROLL for (int32_t i = 0; i < kRun; i += 16) held = held + (as_int(counts(i)) + as_int(counts(i + 8)));
+    return held;
+}
+
+// Values of a run that come before a token in the order, by lane and negative. `side` tells whether the run lies before the
+// token's group (-1), in it or after it.
+HR_INLINE I8 count_before(const float *p, int32_t first, int32_t side, float value, int32_t token) {
+    const F8 wanted = splat(value);
+    if (side < 0) return count_run([&](int32_t i) { return less_equal(wanted, load(p + i)); });
+    if (side > 0) return count_run([&](int32_t i) { return less(wanted, load(p + i)); });
+    return count_run([&](int32_t i) { return inside(load(p + i), first + i, {value, token - 1}); });
+}
+
+// The sum of e^(l - max) of a run of raw scores.
+HR_INLINE F8 mass_of_run(const Power &power, const float *p, float top) {
+    F8 lanes = zero();
+    HR_UNROLL for (int32_t i = 0; i < kRun; i += 8 * kSide) {
+        F8 d[kSide], e[kSide];
+        HR_UNROLL for (int32_t j = 0; j < kSide; j++) d[j] = load(p + i + 8 * j) - splat(top);
+        power.raise(d, e);
+        lanes = lanes + ((e[0] + e[1]) + (e[2] + e[3]));
+    }
+    return lanes;
+}
+
+struct Standing {
+    float log_mass;                          // log(sum(e^(l - max)))
+    int32_t rank;                            // place of a token in the order, counted from 1
+};
+
+// In one pass over the raw scores, but for groups that hold neither mass nor tokens that come before.
+Standing standing_of(const Scores &raw, float top, int32_t token) {
+    const Power power(1.0f);
+    const float value = raw.values[token];
+    const int32_t own = token / raw.group;
+    double total = 0;
+    I8 before = splat((int32_t)0);
+    for (int32_t g = 0; g < raw.groups; g++) {
+        const bool weighs = raw.maxima[g] - top >= -87.0f, is_before = raw.maxima[g] >= value;
+        const int32_t side = g < own ? -1 : g > own;
+        for (int32_t at = 0; at < raw.group; at += kRun) {
+            const float *p = raw.group_at(g) + at;
+            if (weighs) total += (double)sum(mass_of_run(power, p, top));
+            if (is_before) before = before + count_before(p, g * raw.group + at, side, value, token);
+        }
+    }
+    int32_t lanes[8], rank = 1;
+    store(lanes, before);
+    for (int32_t n : lanes) rank -= n;
+    return {(float)__builtin_log(total), rank};
 }
 
 struct InOrder {
@@ -262,9 +303,10 @@ void list_best(const Scores &raw, int32_t k, int32_t *ids) {
 // Step 2 for one token and the k best.
 void report(const Scores &raw, float top, int32_t token, int32_t k, float *logprob, int32_t *rank, int32_t *top_ids,
             float *top_logprobs) {
-    const float norm = log_mass(raw, top), value = raw.values[token];
-    *logprob = (value - top) - norm;
-    *rank = rank_of(raw, value, token);
+    const Standing standing = standing_of(raw, top, token);
+    const float norm = standing.log_mass;
+    *logprob = (raw.values[token] - top) - norm;
+    *rank = standing.rank;
     k = least(k, raw.count);
     if (k <= 0) return;
     list_best(raw, k, top_ids);

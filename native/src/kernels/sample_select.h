@@ -16,11 +16,29 @@ constexpr int32_t kBins = 256, kCandidates = 8192;
 // Below this a weight is rounded to a multiple of bound * 2^-23: 2^-35 for up to 2^18 tokens, 2^-29 for up to 2^24.
 HR_INLINE float rounding_bound(int32_t count) { return count <= 1 << 18 ? 0x1p-12f : 0x1p-6f; }
 
-// e^v for v <= 0 as a multiple of the quantum, nearest even.
-HR_INLINE F8 weigh(F8 v, float bound) {
-    const F8 e = exp_nonpositive(v), c = splat(bound);
+// The nearest multiple of the quantum, ties to even.
+HR_INLINE F8 round_weight(F8 e, float bound) {
+    const F8 c = splat(bound);
     return select(less(e, c), (e + c) - c, e);
 }
+
+// e^value of raw values of a row, and the weights that these are after rounding.
+struct Weights {
+    const Power power;
+    const float shift, bound;
+
+    explicit Weights(const Scores &s) : power(s.divisor), shift(s.shift), bound(rounding_bound(s.count)) {}
+
+    HR_INLINE void exponentials(const float *p, F8 (&e)[kSide]) const {
+        F8 d[kSide];
+        HR_UNROLL for (int32_t i = 0; i < kSide; i++) d[i] = load(p + 8 * i) - splat(shift);
+        power.raise(d, e);
+    }
+    HR_INLINE void weigh(const float *p, F8 (&w)[kSide]) const {
+        exponentials(p, w);
+        HR_UNROLL for (int32_t i = 0; i < kSide; i++) w[i] = round_weight(w[i], bound);
+    }
+};
 
 // What a prefix must hold: a number of tokens, or a share of the mass (sum of e^value) inside `limit`.
 struct Goal {
@@ -72,20 +90,30 @@ struct Bins {
 
 constexpr int32_t kRun = 64;                 // values taken together: their exponentials overlap, then their additions do
 
+// Weights of the values of ids from `first` on, 0 outside the limit; 1 each if the goal is a number.
+template <bool ByMass, bool Limited>
+HR_INLINE void weigh_run(const Scores &s, const Weights &scale, const Goal &goal, const float *p, int32_t first, float *weights) {
+    for (int32_t i = 0; i < kRun; i += 8 * kSide) {
+        F8 w[kSide];
+        if constexpr (ByMass) scale.weigh(p + i, w);
+        else for (F8 &one : w) one = splat(1.0f);
+        for (int32_t j = 0; j < kSide; j++) {
+            const int32_t at = i + 8 * j;
+            if constexpr (Limited) w[j] = zero_unless(inside(s.scaled(p + at), first + at, goal.limit), w[j]);
+            store(weights + at, w[j]);
+        }
+    }
+}
+
 template <bool ByMass, bool ByKey, bool Limited>
 void spread_group(const Scores &s, const Goal &goal, const Cut &cut, int32_t g, Bins *bins) {
-    const float bound = rounding_bound(s.count);
+    const Weights scale(s);
     for (int32_t at = 0; at < s.group; at += kRun) {
         const float *p = s.group_at(g) + at;
         int32_t places[kRun];
         float weights[kRun];
-        for (int32_t i = 0; i < kRun; i += 8) {
-            const F8 v = s.scaled(p + i);
-            F8 weight = ByMass ? weigh(v, bound) : splat(1.0f);
-            if constexpr (Limited) weight = select(inside(v, g * s.group + at + i, goal.limit), weight, zero());
-            store(weights + i, weight);
-            store(places + i, shift_left<3>(cut.bin_of<ByKey>(v)));
-        }
+        weigh_run<ByMass, Limited>(s, scale, goal, p, g * s.group + at, weights);
+        for (int32_t i = 0; i < kRun; i += 8) store(places + i, shift_left<3>(cut.bin_of<ByKey>(s.scaled(p + i))));
         double *const flat = bins->lanes[0];
         for (int32_t i = 0; i < kRun; i += 8) {
             double exact[8], sums[8];        // read all before writing any: a load that may alias a store waits for it
@@ -98,12 +126,11 @@ void spread_group(const Scores &s, const Goal &goal, const Cut &cut, int32_t g, 
 
 // Adds the mass of a group that lies outside the cut.
 inline void add_outside(const Scores &s, const Goal &goal, int32_t g, double *outside) {
-    const float *p = s.group_at(g), bound = rounding_bound(s.count);
-    for (int32_t i = 0; i < s.group; i += 8) {
-        const F8 v = s.scaled(p + i);
-        float weights[8];
-        store(weights, select(inside(v, g * s.group + i, goal.limit), weigh(v, bound), zero()));
-        for (int32_t j = 0; j < 8; j++) outside[j] += (double)weights[j];
+    const Weights scale(s);
+    for (int32_t i = 0; i < s.group; i += kRun) {
+        float weights[kRun];
+        weigh_run<true, true>(s, scale, goal, s.group_at(g) + i, g * s.group + i, weights);
+        for (int32_t j = 0; j < kRun; j++) outside[j % 8] += (double)weights[j];
     }
 }
 
@@ -133,7 +160,8 @@ inline void spread(const Scores &s, const Goal &goal, const Cut &cut, Bins *bins
 struct Candidates {
     int32_t count;                           // also of those that found no room
     float high, low;                         // of all of them
-    float values[kCandidates], weights[kCandidates];
+    float values[kCandidates];
+    float weights[kCandidates];              // the raw values, until they are weighed
     int32_t ids[kCandidates];
 };
 
@@ -156,6 +184,7 @@ template <class Holds> void collect_where(const Scores &s, const Goal &goal, flo
                 c->low = least(c->low, v);
                 if (c->count < kCandidates) {
                     c->values[c->count] = v;
+                    c->weights[c->count] = p[lane];
                     c->ids[c->count] = id;
                 }
                 c->count++;
@@ -179,9 +208,15 @@ inline void collect_between(const Scores &s, const Goal &goal, float low, float 
     collect_where(s, goal, low, [&](const float *p) { return less_equal(first, load(p)) & less(load(p), end); }, c);
 }
 
-inline void weigh_all(bool by_mass, float bound, Candidates *c) {
-    for (int32_t i = c->count; i < c->count + 8 && i < kCandidates; i++) c->values[i] = 0.0f;
-    for (int32_t i = 0; i < c->count; i += 8) store(c->weights + i, by_mass ? weigh(load(c->values + i), bound) : splat(1.0f));
+inline void weigh_all(const Scores &s, bool by_mass, Candidates *c) {
+    const Weights scale(s);
+    for (int32_t i = c->count; i < c->count + 8 * kSide && i < kCandidates; i++) c->weights[i] = s.shift;
+    for (int32_t i = 0; i < c->count; i += 8 * kSide) {
+        F8 w[kSide];
+        if (by_mass) scale.weigh(c->weights + i, w);
+        else for (F8 &one : w) one = splat(1.0f);
+        for (int32_t j = 0; j < kSide; j++) store(c->weights + i + 8 * j, w[j]);
+    }
 }
 
 // The place among all candidates at which `before` plus their weights, best first, reaches what is needed.
@@ -214,21 +249,28 @@ inline Limit select_among(Candidates *c, double before, double needed) {
     return {c->values[last], c->ids[last]};
 }
 
-// The last of the equal values that are needed, each of the same weight.
-inline Limit select_tie(const Scores &s, Limit limit, float value, double weight, double missing) {
+// The last of the equal values that are needed.
+inline Limit select_tie(const Scores &s, const Goal &goal, float value, double missing) {
+    const Weights scale(s);
     Limit last = {value, kAnyId};
     const F8 wanted = splat(value);
     for (int32_t g = 0; g < s.groups; g++) {
         if (s.maxima[g] < value) continue;
-        const float *p = s.group_at(g);
-        for (int32_t i = 0; i < s.group; i += 8) {
-            const F8 v = s.scaled(p + i);
+        for (int32_t i = 0; i < s.group; i += kRun) {
+            const float *p = s.group_at(g) + i;
             const int32_t first = g * s.group + i;
-            uint32_t lanes = bits(less_equal(wanted, v) & less_equal(v, wanted) & inside(v, first, limit));
-            for (; lanes != 0; lanes &= lanes - 1) {
-                last.id = first + __builtin_ctz(lanes);
-                missing -= weight;
-                if (!(missing > 0)) return last;
+            float weights[kRun];             // equal values may lie apart before they are scaled
+            if (goal.by_mass) weigh_run<true, false>(s, scale, goal, p, first, weights);
+            else weigh_run<false, false>(s, scale, goal, p, first, weights);
+            for (int32_t at = 0; at < kRun; at += 8) {
+                const F8 v = s.scaled(p + at);
+                uint32_t lanes = bits(less_equal(wanted, v) & less_equal(v, wanted) & inside(v, first + at, goal.limit));
+                for (; lanes != 0; lanes &= lanes - 1) {
+                    const int32_t lane = at + __builtin_ctz(lanes);
+                    last.id = first + lane;
+                    missing -= (double)weights[lane];
+                    if (!(missing > 0)) return last;
+                }
             }
         }
     }
@@ -250,10 +292,6 @@ inline float largest(const Scores &s) {
     return largest_of(s.maxima, s.groups);
 }
 
-inline double weight_of(const Scores &s, bool by_mass, float value) {
-    return by_mass ? (double)max_of(weigh(splat(value), rounding_bound(s.count))) : 1.0;
-}
-
 // All of goal.limit if nothing shorter reaches the goal.
 inline Limit select_prefix(const Scores &s, const Goal &goal) {
     Candidates c;
@@ -263,7 +301,7 @@ inline Limit select_prefix(const Scores &s, const Goal &goal) {
     if (!goal.by_mass && goal.floor > kMinusInfinity) {          // a floor that counts leaves few
         collect(s, goal, cut, -1, &c);
         if (c.count <= kCandidates) {
-            weigh_all(false, 0, &c);
+            weigh_all(s, false, &c);
             return select_among(&c, 0, needed);
         }
     }
@@ -273,13 +311,13 @@ inline Limit select_prefix(const Scores &s, const Goal &goal) {
         if (first && goal.by_mass) needed = goal.amount * bins.total;
         int32_t bin = 0;
         for (double mass; bin < kBins && ((mass = bins.of(bin)) == 0 || before + mass < needed); bin++) before += mass;
-        if (bin == kBins) return goal.by_mass ? goal.limit : select_tie(s, goal.limit, kMinusInfinity, 1.0, needed - before);
+        if (bin == kBins) return goal.by_mass ? goal.limit : select_tie(s, goal, kMinusInfinity, needed - before);
         collect(s, goal, cut, bin, &c);
         if (c.count <= kCandidates) {
-            weigh_all(goal.by_mass, rounding_bound(s.count), &c);
+            weigh_all(s, goal.by_mass, &c);
             return select_among(&c, before, needed);
         }
-        if (c.low == c.high) return select_tie(s, goal.limit, c.high, weight_of(s, goal.by_mass, c.high), needed - before);
+        if (c.low == c.high) return select_tie(s, goal, c.high, needed - before);
         const uint32_t key = key_of(c.high);
         cut = {c.high, c.low, 0, true, key, shift_for(key, key_of(c.low))};
     }
@@ -300,7 +338,7 @@ inline float reached_by(const Scores &s, int32_t k) {
         c.high = greatest(c.high, top);
         c.low = least(c.low, top);
     }
-    weigh_all(false, 0, &c);
+    weigh_all(s, false, &c);
     return select_among(&c, 0, (double)k).value;
 }
 

@@ -17,13 +17,13 @@ constexpr int32_t kLeastGroups = 256;        // below, the sample would be too s
 constexpr float kWeightless = -25.0f;        // e^v of a lower value is below half a quantum: no weight
 
 // A weight in two parts, multiples of 2^-17 up to 1 and of the quantum up to 2^-18: floats hold sums of 128 of either
-// exactly. Their sum is what `weigh` gives: the first part is a multiple of the quantum twice over, so rounding the rest to
-// the quantum rounds the whole.
+// exactly. Their sum is what `round_weight` gives: the first part is a multiple of the quantum twice over, so rounding the
+// rest to the quantum rounds the whole.
 struct Parts {
     F8 high, low;
 
-    HR_INLINE Parts(F8 v, float bound) {
-        const F8 e = exp_nonpositive(v), c = splat(1.5f * bound);
+    HR_INLINE Parts(F8 e, float bound) {
+        const F8 c = splat(1.5f * bound);
         high = (e + splat(64.0f)) - splat(64.0f);
         low = ((e - high) + c) - c;
     }
@@ -66,21 +66,21 @@ struct Sample {
 };
 
 inline void take_sample(const Scores &s, const Goal &goal, float low, Sample *out) {
-    const float bound = rounding_bound(s.count);
+    const Weights scale(s);
     std::memset(out, 0, sizeof *out);
     out->high = largest(s);
     out->scale = (float)(kSteps - 2) / greatest(out->high - low, 0x1p-60f);
     for (int32_t g = kStride / 2; g < s.groups - 1; g += kStride) {
         if (s.maxima[g] < goal.limit.value) continue;
-        const float *p = s.group_at(g);
-        for (int32_t i = 0; i < s.group; i += 8) {
-            const F8 v = s.scaled(p + i);
-            const F8 weight = goal.by_mass ? weigh(v, bound) : splat(1.0f);
-            int32_t steps[8];
-            float weights[8];
-            store(steps, to_int(min((splat(out->high) - v) * splat(out->scale), splat((float)(kSteps - 1)))));
-            store(weights, select(inside(v, g * s.group + i, goal.limit), weight, zero()));
-            for (int32_t j = 0; j < 8; j++) {
+        for (int32_t i = 0; i < s.group; i += kRun) {
+            const float *p = s.group_at(g) + i;
+            int32_t steps[kRun];
+            float weights[kRun];
+            if (goal.by_mass) weigh_run<true, true>(s, scale, goal, p, g * s.group + i, weights);
+            else weigh_run<false, true>(s, scale, goal, p, g * s.group + i, weights);
+            for (int32_t j = 0; j < kRun; j += 8)
+                store(steps + j, to_int(min((splat(out->high) - s.scaled(p + j)) * splat(out->scale), splat((float)(kSteps - 1)))));
+            for (int32_t j = 0; j < kRun; j++) {
                 const uint32_t step = least((uint32_t)steps[j], (uint32_t)(kSteps - 1));    // a NaN (infinity * 0) is no step
                 out->masses[step][j % 2] += (double)weights[j];
                 out->counts[step][j % 2]++;
@@ -105,24 +105,37 @@ struct Amounts {
     double from, total;                      // of what lies at or above a value, and of everything inside the limit
 };
 
+// The weights of 64 values of ids from `id` on; a mixed run may have some that lie below `first`, and some that do not.
+template <bool Limited, bool IsMixed>
+HR_INLINE void add_run(const Scores &s, const Goal &goal, const Weights &scale, F8 first, const float *p, int32_t id,
+                       ExactSum *from, ExactSum *total) {
+    HR_UNROLL for (int32_t i = 0; i < kRun; i += 8 * kSide) {
+        F8 e[kSide];
+        scale.exponentials(p + i, e);
+        HR_UNROLL for (int32_t j = 0; j < kSide; j++) {
+            const int32_t at = i + 8 * j;
+            Parts weight(e[j], scale.bound);
+            if constexpr (Limited) weight = Parts(inside(s.scaled(p + at), id + at, goal.limit), weight);
+            total->add(weight);
+            if constexpr (IsMixed) from->add(Parts(less_equal(first, load(p + at)), weight));
+        }
+    }
+}
+
 template <bool Limited> Amounts masses_from(const Scores &s, const Goal &goal, float low) {
-    const float bound = rounding_bound(s.count);
     const F8 first = splat(raw_bound(s, low));
+    const Weights scale(s);
     ExactSum from, total;
     int32_t pending = 0;
     for (int32_t g = 0; g < s.groups; g++) {
         if (s.maxima[g] < goal.limit.value || s.maxima[g] < kWeightless) continue;
         const bool is_mixed = s.maxima[g] >= low;
-        for (int32_t at = 0; at < s.group; at += 64) {
+        for (int32_t at = 0; at < s.group; at += kRun) {
             const float *p = s.group_at(g) + at;
-            for (int32_t i = 0; i < 64; i += 8) {
-                const F8 v = s.scaled(p + i);
-                Parts weight(v, bound);
-                if constexpr (Limited) weight = Parts(inside(v, g * s.group + at + i, goal.limit), weight);
-                total.add(weight);
-                if (is_mixed) from.add(Parts(less_equal(first, load(p + i)), weight));
-            }
-            if ((pending += 8) < ExactSum::kMost) continue;
+            const int32_t id = g * s.group + at;
+            if (is_mixed) add_run<Limited, true>(s, goal, scale, first, p, id, &from, &total);
+            else add_run<Limited, false>(s, goal, scale, first, p, id, &from, &total);
+            if ((pending += kRun / 8) < ExactSum::kMost) continue;
             from.flush(), total.flush();
             pending = 0;
         }
@@ -149,7 +162,7 @@ inline Amounts amounts_from(const Scores &s, const Goal &goal, float low) {
 
 inline double weigh_candidates(const Scores &s, const Goal &goal, Candidates *c) {
     double amount = 0;
-    weigh_all(goal.by_mass, rounding_bound(s.count), c);
+    weigh_all(s, goal.by_mass, c);
     for (int32_t i = 0; i < c->count; i++) amount += (double)c->weights[i];
     return amount;
 }

@@ -166,6 +166,7 @@ HR_INLINE M8 greater(I8 a, I8 b) { return {_mm256_castsi256_ps(_mm256_cmpgt_epi3
 HR_INLINE F8 to_float(I8 a) { return {_mm256_cvtepi32_ps(a.v)}; }
 HR_INLINE I8 to_int(F8 a) { return {_mm256_cvtps_epi32(a.v)}; }
 HR_INLINE I8 as_int(F8 a) { return {_mm256_castps_si256(a.v)}; }
+HR_INLINE I8 as_int(M8 m) { return {_mm256_castps_si256(m.v)}; }                      // -1 where it is set
 HR_INLINE F8 as_float(I8 a) { return {_mm256_castsi256_ps(a.v)}; }
 HR_INLINE I8 widen_u8(const void *p) { return {_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p))}; }
 HR_INLINE I8 widen_i8(const void *p) { return {_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))}; }
@@ -235,6 +236,7 @@ HR_INLINE M8 greater(I8 a, I8 b) { return {vcgtq_s32(a.lo, b.lo), vcgtq_s32(a.hi
 HR_INLINE F8 to_float(I8 a) { return {vcvtq_f32_s32(a.lo), vcvtq_f32_s32(a.hi)}; }
 HR_INLINE I8 to_int(F8 a) { return {vcvtnq_s32_f32(a.lo), vcvtnq_s32_f32(a.hi)}; }
 HR_INLINE I8 as_int(F8 a) { return {vreinterpretq_s32_f32(a.lo), vreinterpretq_s32_f32(a.hi)}; }
+HR_INLINE I8 as_int(M8 m) { return {vreinterpretq_s32_u32(m.lo), vreinterpretq_s32_u32(m.hi)}; }
 HR_INLINE F8 as_float(I8 a) { return {vreinterpretq_f32_s32(a.lo), vreinterpretq_f32_s32(a.hi)}; }
 HR_INLINE I8 widen_u8(const void *p) {
     const uint16x8_t w = vmovl_u8(vld1_u8((const uint8_t *)p));
@@ -309,6 +311,7 @@ HR_INLINE I8 to_int(F8 a) {
     HR_EACH(I8, a.v[i] >= -0x1p31f && a.v[i] < 0x1p31f ? (int32_t)__builtin_nearbyintf(a.v[i]) : INT32_MIN);
 }
 HR_INLINE I8 as_int(F8 a) { I8 r; std::memcpy(r.v, a.v, 32); return r; }
+HR_INLINE I8 as_int(M8 m) { I8 r; std::memcpy(r.v, m.v, 32); return r; }
 HR_INLINE F8 as_float(I8 a) { F8 r; std::memcpy(r.v, a.v, 32); return r; }
 HR_INLINE I8 widen_u8(const void *p) { HR_EACH(I8, ((const uint8_t *)p)[i]); }
 HR_INLINE I8 widen_i8(const void *p) { HR_EACH(I8, ((const int8_t *)p)[i]); }
@@ -332,14 +335,15 @@ HR_INLINE F8 zero_unless(M8 m, F8 a) {
 #endif
 }
 
-// Lane i is set if bit i is.
-HR_INLINE M8 lanes_of(uint32_t eight_bits) {
+// Lane j of v[i] becomes that of `no` if bit 8 i + j is clear.
+HR_INLINE void keep_bits(uint32_t bits_of_lanes, F8 no, F8 (&v)[4]) {
 #if defined(HR_SIMD_AVX512)
-    return {_mm256_castsi256_ps(_mm256_movm_epi32((__mmask8)eight_bits))};
+    HR_UNROLL for (int i = 0; i < 4; i++) v[i] = {_mm256_mask_blend_ps((__mmask8)(bits_of_lanes >> 8 * i), no.v, v[i].v)};
 #else
     static const int32_t lane_bits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
-    const I8 own = load(lane_bits);
-    return equal(splat((int32_t)eight_bits) & own, own);
+    I8 own = load(lane_bits);
+    const I8 all = splat((int32_t)bits_of_lanes);
+    HR_UNROLL for (int i = 0; i < 4; i++, own = shift_left<8>(own)) v[i] = select(equal(all & own, own), v[i], no);
 #endif
 }
 
