@@ -70,7 +70,7 @@ native-test: dev   ## kernels of each instruction set against the scalar definit
 	$(DEV)/bin/ctest --test-dir build/native --output-on-failure
 
 # Cross-compiled, static, run under emulation: the NEON kernels against the scalar definition on any machine.
-# HEADRACE_TEST_PART=0/8 runs an eighth of the longest, test_attention (more than four minutes on a busy core).
+# HEADRACE_TEST_PART=0/8 runs an eighth of the longest, test_attention (more than four minutes on a busy core) and test_sample.
 native-test-arm: dev   ## the native tests for 64-bit ARM (needs g++-aarch64-linux-gnu and qemu-user)
 	@for tool in aarch64-linux-gnu-g++ qemu-aarch64; do command -v $$tool > /dev/null || \
 	    { echo "$$tool is missing: apt-get install g++-aarch64-linux-gnu qemu-user (Debian, Ubuntu)"; exit 1; }; done
