@@ -43,7 +43,7 @@ class Text:
 
         Raises:
             RequestError: there is no tokenizer, or the text is not valid Unicode.
-            TooManyTokensError: a piece of it between special tokens has more than `most`.
+            TooManyTokensError: they are more than `most`.
         """
         return tuple(self._tokenizer().encode(text, add_special=True, parse_special=True, most=most))
 
@@ -62,7 +62,7 @@ class Text:
 
         Raises:
             RequestError: no tokenizer, no template, or the template refuses.
-            TooManyTokensError: a piece of it between special tokens has more than `most`.
+            TooManyTokensError: they are more than `most`.
         """
         return tuple(self.chat_template.encode(self._tokenizer(), messages, most, **options))
 

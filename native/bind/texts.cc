@@ -79,9 +79,9 @@ std::string_view utf8(nb::str text) {
 }
 
 // The ids of a text that is cut into pieces: piece i has the characters [begin, end) of spans[i], which follow each other, and is a
-// word for kinds[i] == 0, else the token `added[kinds[i] - 1]`.
+// word for kinds[i] == 0, else the token `added[kinds[i] - 1]`. Where there are more than `most`: the first `most` + 1.
 std::vector<uint32_t> encode(const BytePairs &self, nb::str text, const std::vector<std::pair<uint64_t, uint64_t>> &spans,
-                             const std::vector<uint32_t> &kinds, const std::vector<uint32_t> &added) {
+                             const std::vector<uint32_t> &kinds, const std::vector<uint32_t> &added, std::optional<uint32_t> most) {
     const std::string_view bytes = utf8(text);
     if (kinds.size() != spans.size()) fail("kinds must have one value per span");
     nb::gil_scoped_release release;
@@ -94,7 +94,8 @@ std::vector<uint32_t> encode(const BytePairs &self, nb::str text, const std::vec
             do at++;
             while (at < bytes.size() && (static_cast<uint8_t>(bytes[at]) & 0xC0) == 0x80);
     };
-    for (size_t i = 0; i < spans.size(); i++) {
+    const size_t enough = most ? size_t{*most} + 1 : SIZE_MAX;
+    for (size_t i = 0; i < spans.size() && ids.size() < enough; i++) {
         pass(spans[i].first);
         const size_t begin = at;
         pass(spans[i].second);
@@ -105,6 +106,7 @@ std::vector<uint32_t> encode(const BytePairs &self, nb::str text, const std::vec
             ids.push_back(added[kinds[i] - 1]);
         }
     }
+    if (ids.size() > enough) ids.resize(enough);
     return ids;
 }
 
@@ -120,7 +122,7 @@ void bind_texts(nb::module_ &module) {
     nb::class_<BytePairs>(module, "BytePairs")
         .def("__init__", &make_pairs, nb::arg("tokens").noconvert(), nb::arg("token_ends").noconvert(),
              nb::arg("merges").noconvert(), nb::arg("merge_ends").noconvert(), nb::arg("whole_words"))
-        .def("encode", &encode, nb::arg("text"), nb::arg("spans"), nb::arg("kinds"), nb::arg("added"))
+        .def("encode", &encode, nb::arg("text"), nb::arg("spans"), nb::arg("kinds"), nb::arg("added"), nb::arg("most").none())
         .def("find", &find, nb::arg("text"));
 }
 

@@ -219,7 +219,7 @@ class World:
             (_native.quant_bytes, [4, 64]),
             (_native.texts, [np.array([1, 0, 0, 0, 0, 0, 0, 0, 65], np.uint8), 0, 1]),
             (_native.BytePairs, self.texts),
-            (self.pairs.encode, ["abc ab", [(0, 3), (3, 4), (4, 6)], [0, 1, 0], [7]]),
+            (self.pairs.encode, ["abc ab", [(0, 3), (3, 4), (4, 6)], [0, 1, 0], [7], 3]),
             (self.pairs.find, ["ab"]),
             (kv.copy, [0, 1]),
             (kv.fill, [0, 0.5]),
@@ -264,7 +264,7 @@ def truth() -> bytes:
     pairs = _native.BytePairs(
         np.frombuffer(b"abab", np.uint8), np.array([1, 2, 4], np.uint64), *MERGES, False
     )
-    ids = pairs.encode("abba", [(0, 4)], [0], [])
+    ids = pairs.encode("abba", [(0, 4)], [0], [], None)
     return b"".join(
         [runtime.pack(8, data, 32, None).data().tobytes(), *(a.tobytes() for a in found), bytes(ids)]
     )

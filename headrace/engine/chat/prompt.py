@@ -70,7 +70,7 @@ def chat_prompt(
 
     Raises:
         RequestError: no tokenizer, no template, the template refuses, or does not read an option.
-        TooManyTokensError: a text in it has more than `most`.
+        TooManyTokensError: it has more than `most`.
     """
     use = options.tools
     variables = _variables(text, options)

@@ -111,7 +111,7 @@ class ChatTemplate:
         """The prompt as token ids; only the template's special tokens become such, never the callers' words.
 
         The template is the authority on begin tokens: none is added to what it writes. Arguments and errors
-        are those of `render`, and TooManyTokensError: a text between special tokens has more than `most`.
+        are those of `render`, and TooManyTokensError: there are more than `most`.
         """
         given = {"messages": messages, "tools": tools, **kwargs}
         marks = unused_marks(given.values(), 2)

@@ -16,7 +16,7 @@ from headrace.host.text.template.lookalike import Lookalikes
 from headrace.host.text.vocab import directory, gguf
 from headrace.host.text.vocab.specials import SpecialSplitter, SpecialToken
 from headrace.host.text.vocab.spelling import SPACE_MARK, literal
-from headrace.host.text.vocab.vocabulary import Marks, SpacePrefix, Vocabulary
+from headrace.host.text.vocab.vocabulary import Marks, SpacePrefix, TooManyTokensError, Vocabulary
 
 LONG_CHARS = 1 << 14
 """Longer texts are encoded one at a time: the library takes some hundred bytes per character meanwhile."""
@@ -65,11 +65,11 @@ class Tokenizer:
             add_special: put begin (and end) tokens around it, as the model asks for; a begin token that the
                 text already starts with is not doubled.
             parse_special: read the text of special tokens as those tokens; off, they are plain text.
-            most: give up where a piece of the text has more tokens.
+            most: give up where there are more tokens.
 
         Raises:
             RequestError: the text is not valid Unicode.
-            TooManyTokensError: a piece has more than `most`.
+            TooManyTokensError: there are more than `most` without those around the text.
         """
         pieces = self._splitter.split(text) if parse_special else _whole(text)
         ids = self.encode_pieces(pieces, most)
@@ -84,7 +84,7 @@ class Tokenizer:
         """Token ids of plain texts and special tokens in turn; texts are never read as special tokens.
 
         Raises:
-            TooManyTokensError: a text has more than `most`.
+            TooManyTokensError: there are more than `most`.
         """
         ids: list[int] = []
         after_mark = True
@@ -96,7 +96,11 @@ class Tokenizer:
                 continue
             bare = not piece.startswith((" ", SPACE_MARK))
             needs_space = rule is SpacePrefix.EACH or (rule is SpacePrefix.FIRST and bare)
-            ids.extend(self._encode_plain(f" {piece}" if after_mark and needs_space else piece, most))
+            plain = f" {piece}" if after_mark and needs_space else piece
+            try:
+                ids.extend(self._encode_plain(plain, None if most is None else max(0, most - len(ids))))
+            except TooManyTokensError as found:
+                raise TooManyTokensError(len(ids) + found.count) from None
             after_mark = False
         return ids
 

@@ -15,7 +15,8 @@ from tokenizers import AddedToken, models
 
 from headrace.base.specs import TextArray
 from headrace.host.text.vocab.pretokenize import WordRule
-from headrace.host.text.vocab.vocabulary import Encoder, counted
+from headrace.host.text.vocab.spelling import BYTE_BY_CHAR
+from headrace.host.text.vocab.vocabulary import Encoder, TooManyTokensError, counted
 
 _WORD = "\ue000\uf8ff\ue000"
 """Stands for every word in the cutter's vocabulary, which has no other entry."""
@@ -23,16 +24,24 @@ _WORD = "\ue000\uf8ff\ue000"
 
 @dataclass(frozen=True, slots=True)
 class BytePairEncoder:
-    """See `Encoder`. `cutter` cuts text into words (0) and added tokens (1 and on: `added[id - 1]`)."""
+    """See `Encoder`. `cutter` cuts text into words (0) and added tokens (1 and on: `added[id - 1]`).
+
+    `spells_all`: each byte is a token, so that a word is one at least.
+    """
 
     pairs: Any
     cutter: tokenizers.Tokenizer
     added: list[int]
+    spells_all: bool
 
     def encode(self, text: str, most: int | None = None) -> list[int]:
-        """See `Encoder`. Words are counted, of which each is a token at least."""
-        cut = counted(self.cutter.encode_batch([text], add_special_tokens=False), most)
-        return self.pairs.encode(text, cut.offsets, cut.ids, self.added)
+        """See `Encoder`."""
+        found = self.cutter.encode_batch([text], add_special_tokens=False)
+        cut = counted(found, most if self.spells_all else None)
+        ids = self.pairs.encode(text, cut.offsets, cut.ids, self.added, most)
+        if most is not None and len(ids) > most:
+            raise TooManyTokensError(len(ids))
+        return ids
 
     def token_to_id(self, text: str) -> int | None:
         """See `Encoder`."""
@@ -68,4 +77,5 @@ def quick_encoder(
     if set(texts) != set(range(1, len(texts) + 1)):  # one is `_WORD`
         return None
     ids = [pairs.find(texts[i]) for i in range(1, len(texts) + 1)]
-    return BytePairEncoder(pairs, cutter, ids)
+    spells_all = all(pairs.find(byte) is not None for byte in BYTE_BY_CHAR)
+    return BytePairEncoder(pairs, cutter, ids, spells_all)
