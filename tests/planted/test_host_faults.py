@@ -352,6 +352,7 @@ def steps_repeated_with_those_who_left(patch):
         self.num_changes -= 1
 
     patch.setattr(Roster, "leave", leave)
+    patch.setattr(Repeat, "forget", lambda self: None)
 
 
 @fault

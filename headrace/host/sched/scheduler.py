@@ -274,6 +274,7 @@ class Scheduler:
             self._ledger.close(seq.request_id)
             seq.times.leave(now_s)
             self._roster.leave(seq, is_whole=finish in (FinishReason.STOP, FinishReason.LENGTH))
+            self._planner.repeat.forget()
         else:
             self._queue.pop(seq, now_s)
         seq.state = SequenceState.FINISHED

@@ -80,7 +80,14 @@ class Crew:
             if row.lease != lease or len(row.tokens) != 1 or row[4:] != _NOTHING_MORE:
                 return None
             tokens.append(row.tokens[0])
-        return tokens if self.end_ids.isdisjoint(tokens) else None
+        return None if self._ends(tokens) else tokens
+
+    def _ends(self, tokens: list[int]) -> bool:
+        """Whether one of them ends its answer (as `outcome.accept` has it)."""
+        return not self.end_ids.isdisjoint(tokens) and any(
+            token in seq.end_ids and seq.num_output >= seq.min_tokens
+            for seq, token in zip(self.sequences, tokens, strict=True)
+        )
 
     def take(self, tokens: list[int], rows: Items[RowResult]) -> list[Delta]:
         """Append what was drawn, and go one position on."""

@@ -72,6 +72,10 @@ class Repeat:
             self._ledger.publish(seq.request_id, seq.tokens, seq.num_valid)
         return deltas
 
+    def forget(self) -> None:
+        """Somebody ended: keep nothing of those who ran."""
+        self._crew = self._batch = None
+
     def _holds(self, batch: Batch) -> bool:
         """Whether a step was planned here, and nobody came or went since."""
         return batch is self._batch and self._roster.num_changes == self._num_changes
