@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -76,20 +75,22 @@ class Asked:
     leaves_after: int | None
 
     def answer(self, llm: LLM) -> Any:
-        """Ask it: a result, or the tokens and log-probabilities up to where the caller left."""
+        """Ask it: a result, or tokens and log-probabilities up to where the caller left, and an error."""
         time.sleep(self.wait_s)
         if self.leaves_after is None:
             return whole(llm, self.prompt, self.params)
         tokens: list[int] = []
         logprobs: list[Any] = []
-        with suppress(HeadraceError):  # the plain run has it too, and all tokens before it
+        try:
             for output in llm.stream(self.prompt, self.params):
                 for choice in output.choices:
                     tokens += choice.token_ids
                     logprobs += choice.logprobs
                 if len(tokens) >= self.leaves_after:
                     break
-        return tokens, logprobs
+        except HeadraceError as error:
+            return tokens, logprobs, _told(error)
+        return tokens, logprobs, ""
 
 
 def whole(llm: LLM, prompt: Sequence[int], params: SamplingParams) -> GenerationResult | str:
@@ -97,7 +98,12 @@ def whole(llm: LLM, prompt: Sequence[int], params: SamplingParams) -> Generation
     try:
         return llm.generate(tuple(prompt), params, progress=False)[0]
     except HeadraceError as error:
-        return re.sub(r"req-\d+", "req", f"{type(error).__name__}: {error}")
+        return _told(error)
+
+
+def _told(error: HeadraceError) -> str:
+    """The error without the request's name."""
+    return re.sub(r"req-\d+", "req", f"{type(error).__name__}: {error}")
 
 
 def config(model: str, speculate: str = "off", *, threads: int | None = None) -> EngineConfig:
@@ -165,15 +171,20 @@ def random_request(rng: Random, encode: Any, vocab: int, methods: Sequence[str])
 
 def differences(asked: Asked, found: Any, want: GenerationResult | str) -> list[str]:
     """What of an answer is not that of the plain run."""
-    if isinstance(want, str):
-        pairs = {"error": (want if asked.leaves_after is not None else found, want)}
-    elif asked.leaves_after is not None:
-        tokens, logprobs = found
-        (choice,) = want.choices
-        pairs = {
-            "token_ids": (tokens, list(choice.token_ids)[: len(tokens)]),
-            "logprobs": (logprobs, list(choice.logprobs)[: len(logprobs)]),
-        }
+    if asked.leaves_after is not None:
+        tokens, logprobs, error = found
+        if isinstance(want, str):  # the plain run was not left: how many tokens came before is not known
+            pairs = {"error": (error or want if len(tokens) >= asked.leaves_after else error, want)}
+        else:
+            (choice,) = want.choices
+            least = min(asked.leaves_after, len(choice.token_ids))
+            pairs = {
+                "token_ids": (tokens, list(choice.token_ids)[: max(least, len(tokens))]),
+                "logprobs": (logprobs, list(choice.logprobs)[: len(logprobs)]),
+                "error": (error, ""),
+            }
+    elif isinstance(want, str):
+        pairs = {"error": (found, want)}
     else:
         names = ("choices", "prompt_logprobs", "seed", "prompt_ids")
         pairs = {name: (getattr(found, name, found), getattr(want, name)) for name in names}

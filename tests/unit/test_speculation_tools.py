@@ -35,10 +35,17 @@ def test_errors_and_answers_that_were_left_are_compared_too():
     assert differences(ASKED, "RequestError: no", "RequestError: no") == []
     assert differences(ASKED, WANT, "RequestError: no")
     assert differences(ASKED, "RequestError: no", WANT)
-    left = replace(ASKED, leaves_after=1)
-    assert differences(left, ([5, 6], []), WANT) == []
-    assert differences(left, ([5, 7], []), WANT)
-    assert differences(left, ([5], [0.5]), WANT)
+    left = replace(ASKED, leaves_after=2)
+    assert differences(left, ([5, 6], [], ""), WANT) == []
+    assert differences(replace(left, leaves_after=9), ([5, 6, 7], [], ""), WANT) == []
+    assert differences(left, ([5, 7], [], ""), WANT)
+    assert differences(left, ([5, 6], [0.5], ""), WANT)
+    assert differences(left, ([5], [], ""), WANT)  # it ended too soon
+    assert differences(left, ([5, 6], [], "RequestError: no"), WANT)
+    assert differences(left, ([5], [], "RequestError: no"), "RequestError: no") == []
+    assert differences(left, ([5, 6], [], ""), "RequestError: no") == []  # it was left before
+    assert differences(left, ([5], [], ""), "RequestError: no")
+    assert differences(left, ([5], [], "RequestError: other"), "RequestError: no")
 
 
 @pytest.mark.parametrize(
