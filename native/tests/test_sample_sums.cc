@@ -1,5 +1,8 @@
 // The sums of weights that top_p goes by are exact: those of the weights' quanta, however many there are. What a draw keeps
 // hardly shows it, as a sum that was rounded moves the last place by a token at most.
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <memory>
 
 #include "kernel_test.h"
@@ -50,9 +53,38 @@ void check_sums(int32_t count, float spread) {
     check(inside.from == from, "%d values: %.17g inside a limit from a value on, not %.17g", count, inside.from, from);
 }
 
+// e^(d / divisor) as the kernels compute it.
+float power_of(float divisor, float d) {
+    portable::F8 values[portable::kSide], powers[portable::kSide];
+    for (portable::F8 &v : values) v = portable::splat(d);
+    portable::Power(divisor).raise(values, powers);
+    float e[8];
+    portable::store(e, powers[portable::kSide - 1]);
+    return e[7];
+}
+
+// The error that `Power` promises, against doubles.
+void check_power(float divisor) {
+    const double unit = 0x1p-24;
+    double worst = 0;
+    for (int32_t i = 0; i <= 100000; i++) {
+        const float d = -80.0f * divisor * ((float)i / 100000.0f);
+        const double exact = (double)d / (double)divisor, error = std::fabs(power_of(divisor, d) / std::exp(exact) - 1);
+        worst = std::max(worst, error - 1.25 * unit * -exact);
+    }
+    check(worst < 1.7e-7, "divisor %g: an error of %.3g", divisor, worst);
+    check(power_of(divisor, 0.0f) == 1.0f, "divisor %g: e^0 is %.9g", divisor, power_of(divisor, 0.0f));
+    const float infinity = std::numeric_limits<float>::infinity(), most = std::numeric_limits<float>::max();
+    for (float d : {-infinity, -most, -121.0f * 0.6931472f * divisor}) {
+        const float e = power_of(divisor, d);
+        check(e >= 0 && e <= 0x1p-119f, "divisor %g: e^%g is %.9g", divisor, d, e);
+    }
+}
+
 }  // namespace
 
 int main() {
+    for (float divisor : {1e-6f, 0.3f, 0.7213f, 1.0f, 1.4426f, 1.45f, 100.0f}) check_power(divisor);
     for (int32_t count : {1, 64, 1000, 16385, 151936, 300001})
         for (float spread : {1e-3f, 0.3f, 12.0f, 60.0f}) check_sums(count, spread);
     return report("sample_sums");

@@ -31,7 +31,7 @@ constexpr int32_t kSide = 4;                 // vectors whose exponentials are c
 
 // e^(d / divisor) of distances d <= 0: 2^(d log2(e) / divisor) without a division; exactly 1 at 0, at most 2^-119 below
 // -120 ln(2) divisor, -inf included. d rate is not rounded: a multiply-add tells how far it lies from the next integer.
-// Degree 5 on [-0.5, 0.5], relative error 1.7e-7 (minimax, own fit), and |d / divisor| 2^-24 for the rounded rate.
+// Degree 5 on [-0.5, 0.5], relative error 1.7e-7 (minimax, own fit), and |d / divisor| 1.25 2^-24 for the rounded rate.
 struct Power {
     float rate, least;
 
