@@ -23,6 +23,7 @@ from headrace.engine.frontend import Frontend
 from headrace.engine.intake import Ask
 from headrace.engine.output import Answer
 from headrace.engine.process.ipc import encode
+from headrace.engine.timelines import store
 from tests.engine.test_process import config, until
 from tests.kit.scripted import text_of
 from tests.unit.test_timeline_store import line
@@ -175,14 +176,20 @@ def test_a_broken_answer_ends_alone(monkeypatch):
     assert frontend.num_active == 0
 
 
-def test_a_timeline_that_cannot_be_kept_costs_nobody_the_answer(caplog):
+def test_a_timeline_that_cannot_be_kept_costs_nobody_the_answer(caplog, monkeypatch):
+    real = store._packed
+
+    def packed(timeline):
+        if timeline.request_id == "odd":
+            raise OverflowError("too large a number")
+        return real(timeline)
+
+    monkeypatch.setattr(store, "_packed", packed)
     client = StillClient()
     frontend = Frontend(opened(), client, keeps_timelines=True)
     outputs = {}
-    for i, name in enumerate(
-        ("kept", "odd", "last")
-    ):  # no message could carry the name of the second's tenant
-        terms = Terms(tenant=Tenant(name="half \ud800" if name == "odd" else "t"))
+    terms = Terms(tenant=Tenant(name="t"))
+    for i, name in enumerate(("kept", "odd", "last")):
         ask = Ask(prompt=[5, 6], params=SamplingParams(seed=1), request_id=name, terms=terms)
         outputs[name] = []
         prepared = frontend.submit(ask, outputs[name].append)
@@ -193,9 +200,9 @@ def test_a_timeline_that_cannot_be_kept_costs_nobody_the_answer(caplog):
     assert [(o[-1].finished, o[-1].error) for o in outputs.values()] == [(True, None)] * 3
     assert frontend.num_active == 0
     assert [frontend.timelines.find("t", name) is not None for name in ("kept", "last")] == [True, True]
-    assert frontend.timelines.find("half \ud800", "odd") is None
+    assert frontend.timelines.find("t", "odd") is None
     (record,) = caplog.records
-    assert "timeline of request 'odd' is not kept: " in record.getMessage()
+    assert "timeline of request 'odd' is not kept: too large a number" in record.getMessage()
 
 
 @pytest.mark.parametrize("fault", [EngineDeadError("gone"), OverflowError("too large"), KeyboardInterrupt()])
