@@ -394,3 +394,19 @@ def test_a_request_wishes_within_what_the_engine_has(wish, offered, gives):
 def test_a_wish_beyond_it_is_refused(wish, offered, says):
     with pytest.raises(RequestError, match=says):
         Speculation.parse(wish).within(Speculation.parse(offered))
+
+
+def test_plain_steps_are_measured_often_while_few_were():
+    """One that was slow by chance would make drafts look cheap for a whole `STALE`."""
+    price, due = StepPrice(), []
+    price.observe(16, 0, 1.25)
+    for step in range(1, 1500):
+        if price.is_plain_due(16):
+            due.append(step)
+            price.observe(16, 0, 1.0)
+        else:
+            assert not price.is_plain_due(16, is_often=False)
+            price.observe(16, 5, 1.15)
+    assert due[:5] == [5, 14, 27, 44, 65]
+    assert max(b - a for a, b in pairwise(due)) == STALE + 1
+    assert price.ratio(16, 5) == pytest.approx(1.15, rel=0.03)

@@ -261,7 +261,7 @@ class Depth:
     def _best(self, found: list[Draft], late: list[bool], num_rows: int, room: int) -> list[Draft]:
         """Those of these drafts, the likeliest first, that make the most of a step; `late` by sequence."""
         most = min(len(found), max(room, 0))
-        if not most or self._price.is_plain_due(num_rows):
+        if not most or self._price.is_plain_due(num_rows, is_often=not self.ways.is_trying):
             why = DraftReason.MEASURING if most else DraftReason.NO_GAIN if room > 0 else DraftReason.NO_ROOM
             self._choice = Choice(why)
             return []

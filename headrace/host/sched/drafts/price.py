@@ -25,6 +25,8 @@ SETTLED = 8
 """Steps."""
 STALE = 64
 """Steps with drafts after which a step without is due: all gains are held against it."""
+OFTEN = 4
+"""Fewer while few were measured, so many times their number: single steps vary by a tenth and more."""
 MAX_JUMP = 1.4
 """A step counts as at most this many times dearer than estimated: the machine has hiccups."""
 FIRST_JUMP = 3.0
@@ -41,10 +43,9 @@ class Curve:
         self._known: list[int] = []
         self._num_since_plain = STALE
 
-    @property
-    def is_plain_due(self) -> bool:
-        """Whether a step without drafts must be measured, for the first time or again."""
-        return self._num_since_plain >= STALE
+    def is_plain_due(self, *, is_often: bool) -> bool:
+        """Whether a step without drafts must be measured, for the first time or again; `is_often`: `OFTEN`."""
+        return self._num_since_plain >= (min(STALE, OFTEN * self.count(0)) if is_often else STALE)
 
     @property
     def slope_s(self) -> float | None:
@@ -122,10 +123,10 @@ class StepPrice:
         curve = self._nearest(num_rows)
         return 0.0 if curve is None else curve.seconds(0, self._slope_s)
 
-    def is_plain_due(self, num_rows: int) -> bool:
+    def is_plain_due(self, num_rows: int, *, is_often: bool = True) -> bool:
         """Whether the next step of so many rows should have no drafts, so that their gain is known."""
         curve = self._nearest(num_rows)
-        return curve is None or (curve.num_rows == num_rows and curve.is_plain_due)
+        return curve is None or (curve.num_rows == num_rows and curve.is_plain_due(is_often=is_often))
 
     def ratios(self, num_rows: int, most: int) -> list[float]:
         """Cost of a step with 0, 1 .. `most` drafts, in steps without drafts: never less than of those."""
