@@ -44,7 +44,7 @@ class Curve:
         self._num_since_plain = STALE
 
     def is_plain_due(self, *, is_often: bool) -> bool:
-        """Whether a step without drafts must be measured, for the first time or again; `is_often`: `OFTEN`."""
+        """Whether a step without drafts must be measured, first or again (`is_often`: see `OFTEN`)."""
         return self._num_since_plain >= (min(STALE, OFTEN * self.count(0)) if is_often else STALE)
 
     @property
