@@ -5,6 +5,8 @@ from typing import Any
 
 import matplotlib as mpl
 
+from benchmarks.cells import Cell
+
 mpl.use("svg")
 import matplotlib.pyplot as plt
 
@@ -14,7 +16,7 @@ STYLE = {"svg.hashsalt": "headrace", "font.size": 9, "axes.spines.top": False, "
 """A fixed salt: the same figures give the same file."""
 
 
-def draw(bare: list[Any], served: list[tuple[str, Any]], folder: Path) -> list[Path]:
+def draw(bare: list[Cell], served: list[Cell], folder: Path) -> list[Path]:
     """Write what there is something to show of; the files made."""
     folder.mkdir(parents=True, exist_ok=True)
     made = []
@@ -22,13 +24,13 @@ def draw(bare: list[Any], served: list[tuple[str, Any]], folder: Path) -> list[P
         if any(c.shares for c in bare):
             made.append(_shares([c for c in bare if c.shares], folder / "share_of_limit.svg"))
         labelled = [(f"{c.model}  {c.name}", c.ratio) for c in bare if c.ratio]
-        labelled += [(f"{c.model}  {w}: {c.name}", c.ratio) for w, c in served if c.ratio]
+        labelled += [(f"{c.model}  {c.of}: {c.name}", c.ratio) for c in served if c.ratio]
         if labelled:
             made.append(_ratios(labelled, folder / "ratio_to_best_peer.svg"))
     return made
 
 
-def _shares(cells: list[Any], path: Path) -> Path:
+def _shares(cells: list[Cell], path: Path) -> Path:
     figure, axes = plt.subplots(figsize=(7.5, 1.2 + 0.3 * len(cells)))
     for i, cell in enumerate(cells):
         for offset, (who, color) in zip((-0.2, 0.2), COLORS.items(), strict=True):

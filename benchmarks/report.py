@@ -1,6 +1,8 @@
 """Tables and plots from the JSON file. Figures in docs/benchmarks.md are written by this and never by hand.
 
 python -m benchmarks.report results/bench.json [--write]
+
+What the file has measured takes the place of the page's rows; all others stay, with the build they are of.
 """
 
 import argparse
@@ -8,10 +10,22 @@ import json
 import re
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.bare import OURS, STEPS, THEIRS, work_of
+from benchmarks.cells import (
+    COMPARED,
+    Cell,
+    compared,
+    merged,
+    number,
+    read_compared,
+    read_number,
+    read_share,
+    rows_of,
+    table,
+)
+from benchmarks.cells import share as shown
 from benchmarks.costs import ModelCost
 from benchmarks.figures import Limits, Ratio, best, floor, limits_from, middle, ratio, share
 from benchmarks.growth import fit, least_slope, step_ms
@@ -19,23 +33,8 @@ from benchmarks.served import FIGURES, Figure
 from benchmarks.store import ROOT
 
 PAGE = ROOT / "docs/benchmarks.md"
-QUIET = 0.1
-"""Cores that others may take before a figure is marked."""
 BARE = ("prefill", "decode", "batch")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One measurement over all pairs: values by engine, ratio to the best peer, share of the limit."""
-
-    model: str
-    name: str
-    unit: str
-    values: dict[str, float]
-    ratio: Ratio | None
-    shares: dict[str, float]
-    limit: str
-    disturbed: float
+RATIO = "ratio to the best peer"
 
 
 def bare_cells(data: dict) -> list[Cell]:
@@ -49,14 +48,25 @@ def bare_cells(data: dict) -> list[Cell]:
             who: statistics.median(r["tok/s"] for r in of.values()) for who, of in by_engine.items() if of
         }
         pairs = sorted(set(by_engine[OURS]) & set(by_engine[THEIRS]))
-        compared = None
+        found = None
         if pairs:
-            compared = ratio(
+            found = ratio(
                 [by_engine[OURS][p]["tok/s"] for p in pairs], [by_engine[THEIRS][p]["tok/s"] for p in pairs]
             )
         shares, limit = _shares(data, model, part, name, values)
         cells.append(
-            Cell(model, name, "tok/s", values, compared, shares, limit, max(r["other cores"] for r in mine))
+            Cell(
+                model=model,
+                of=name,
+                name=name,
+                unit="tok/s",
+                values=values,
+                ratio=found,
+                shares=shares,
+                limit=limit,
+                disturbed=max(r["other cores"] for r in mine),
+                build=data["build"],
+            )
         )
     return cells
 
@@ -81,19 +91,26 @@ def limits_of(data: dict, model: str | None = None, part: str | None = None) -> 
     return middle(found) if found else None
 
 
-def served_cells(data: dict) -> list[tuple[str, Cell]]:
-    """(workload, cell) of servers under load; the ratio is to the best peer of each pair."""
+def served_cells(data: dict) -> list[Cell]:
+    """Cells of servers under load, by workload; the ratio is to the best peer of each pair."""
     cells = []
     rows = [r for r in data["rows"] if r["part"] == "served"]
     for model, workload in _ordered((r["model"], r["cell"]) for r in rows):
         mine = [r for r in rows if (r["model"], r["cell"]) == (model, workload)]
-        disturbed = max(r["other cores"] for r in mine)
         for figure in FIGURES[workload]:
-            values, compared = _against_best(mine, figure)
+            values, found = _against_best(mine, figure)
             cells.append(
-                (
-                    workload,
-                    Cell(model, figure.name, figure.unit, values, compared, {}, "", disturbed),
+                Cell(
+                    model=model,
+                    of=workload,
+                    name=figure.name,
+                    unit=figure.unit,
+                    values=values,
+                    ratio=found,
+                    shares={},
+                    limit="",
+                    disturbed=max(r["other cores"] for r in mine),
+                    build=data["build"],
                 )
             )
     return cells
@@ -136,32 +153,57 @@ def limits_table(data: dict) -> str:
         ("int8 multiply-add (Gop/s)", [p.int8_ops for p in probes if p.int8_ops]),
     ):
         if values:
-            shown = [f"{v / 1e9:.1f}" for v in (statistics.median(values), min(values), max(values))]
-            lines.append(f"| {label} | {' | '.join(shown)} | {len(values)} |")
+            row = [f"{v / 1e9:.1f}" for v in (statistics.median(values), min(values), max(values))]
+            lines.append(f"| {label} | {' | '.join(row)} | {len(values)} |")
     return "\n".join(lines)
 
 
-def bare_table(data: dict) -> str:
+def bare_table(cells: Iterable[Cell]) -> str:
     """Headrace in process against llama-bench."""
-    lines = [
-        "| model | tokens | Headrace tok/s | of limit | llama.cpp tok/s | of limit | ratio | range | pairs |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for c in bare_cells(data):
-        columns = [c.model, c.name]
+    head = ["model", "tokens"]
+    for who in (OURS, THEIRS):
+        head += [f"{who} tok/s", f"{who} of limit"]
+    rows = []
+    for c in cells:
+        row = [c.model, c.name]
         for who in (OURS, THEIRS):
-            columns += [_number(c.values.get(who)), _share(c.shares.get(who), c.limit)]
-        lines.append(f"| {' | '.join(columns + _ratio(c))} |")
-    return "\n".join(lines) if len(lines) > 2 else "Not measured."
+            row += [number(c.values.get(who)), shown(c.shares.get(who), c.limit)]
+        rows.append(row + compared(c))
+    return table([*head, "ratio", *COMPARED], rows)
 
 
-def depth_table(data: dict) -> str:
-    """Time of a token over the depth of its context, as a line, and its slope against reading the keys."""
-    lines = [
-        "| model | engine | a (ms) | b (us per 1,000 tokens) | reading KV (us) | b / reading |",
-        "|---|---|---|---|---|---|",
-    ]
-    for (model, who), speeds in _by_number(data, "decode").items():
+def read_bare(text: str) -> list[Cell]:
+    """The cells of `bare_table`."""
+    cells = []
+    for row in rows_of(text):
+        values = {who: read_number(row[f"{who} tok/s"]) for who in (OURS, THEIRS)}
+        shares = {who: read_share(row[f"{who} of limit"]) for who in (OURS, THEIRS)}
+        found, disturbed = read_compared(row, "ratio")
+        cells.append(
+            Cell(
+                model=row["model"],
+                of=row["tokens"],
+                name=row["tokens"],
+                unit="tok/s",
+                values={who: value for who, value in values.items() if value is not None},
+                ratio=found,
+                shares={who: value for who, (value, _) in shares.items() if value is not None},
+                limit=shares[OURS][1],
+                disturbed=disturbed,
+                build=row["build"],
+            )
+        )
+    return cells
+
+
+def depth_table(data: dict, old: str = "") -> str:
+    """Time of a token over the depth of its context, as a line, and its slope against reading the keys.
+
+    Rows of `old` stay where the line was not measured.
+    """
+    head = ["model", "engine", "a (ms)", "b (us per 1,000 tokens)", "reading KV (us)", "b / reading"]
+    rows = {(row["model"], row["engine"]): list(row.values()) for row in rows_of(old)}
+    for (model, who), speeds in _by_number(bare_cells(data), "decode").items():
         known, limits = dict(data["costs"].get(model, {})), limits_of(data, model, "decode")
         known.pop("step_tokens", None)
         if len(speeds) < 3 or not known or limits is None:
@@ -169,81 +211,79 @@ def depth_table(data: dict) -> str:
         depths = [d + STEPS / 2 for d in speeds]
         line = fit(depths, [1 / v for v in speeds.values()])
         least = least_slope(ModelCost(**known), limits, max(depths))
-        lines.append(
-            f"| {model} | {who} | {line.base * 1e3:.2f} | {line.slope * 1e9:.0f} | {least * 1e9:.0f} "
-            f"| {line.slope / least:.2f} |"
-        )
-    return "\n".join(lines) if len(lines) > 2 else "Not measured."
+        figures = f"{line.base * 1e3:.2f}", f"{line.slope * 1e9:.0f}", f"{least * 1e9:.0f}"
+        rows[model, who] = [model, who, *figures, f"{line.slope / least:.2f}"]
+    return table(head, rows.values())
 
 
-def batch_table(data: dict) -> str:
+def batch_table(cells: Iterable[Cell]) -> str:
     """Time of a step over the number of its sequences, each with a prompt of its own."""
-    found = {key: step_ms(speeds) for key, speeds in _by_number(data, "own").items() if len(speeds) > 1}
+    found = {key: step_ms(speeds) for key, speeds in _by_number(cells, "own").items() if len(speeds) > 1}
     sizes = sorted({n for steps in found.values() for n in steps})
-    if not found:
-        return "Not measured."
-    head = ["model", "engine", *(f"{n} (ms)" for n in sizes)]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for (model, who), steps in found.items():
-        times = [f"{steps[n]:.1f}" if n in steps else "-" for n in sizes]
-        lines.append(f"| {' | '.join([model, who, *times])} |")
-    return "\n".join(lines)
+    rows = [
+        [model, who, *(f"{steps[n]:.1f}" if n in steps else "-" for n in sizes)]
+        for (model, who), steps in found.items()
+    ]
+    return table(["model", "engine", *(f"{n} (ms)" for n in sizes)], rows)
 
 
-def _by_number(data: dict, kind: str) -> dict[tuple[str, str], dict[int, float]]:
+def _by_number(cells: Iterable[Cell], kind: str) -> dict[tuple[str, str], dict[int, float]]:
     """Median tokens a second of cells such as `decode 2048`, by (model, engine), then by number."""
     found: dict[tuple[str, str], dict[int, float]] = {}
-    for cell in bare_cells(data):
-        name, number = cell.name.split()
+    for cell in cells:
+        name, size = cell.name.split()
         if name == kind:
             for who, value in cell.values.items():
-                found.setdefault((cell.model, who), {})[int(number)] = value
+                found.setdefault((cell.model, who), {})[int(size)] = value
     return found
 
 
-def served_table(data: dict) -> str:
+def served_table(cells: list[Cell]) -> str:
     """Servers under load."""
-    cells = served_cells(data)
-    if not cells:
-        return "Not measured."
-    engines = list(dict.fromkeys([OURS, *(who for _, c in cells for who in c.values)]))
-    head = ["model", "workload", "figure", *engines, "ratio to the best peer", "range", "pairs"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for workload, c in cells:
-        columns = [c.model, workload, f"{c.name} ({c.unit})", *(_number(c.values.get(e)) for e in engines)]
-        lines.append(f"| {' | '.join(columns + _ratio(c))} |")
-    return "\n".join(lines)
+    engines = list(dict.fromkeys([OURS, *(who for c in cells for who in c.values)]))
+    rows = [
+        [c.model, c.of, f"{c.name} ({c.unit})", *(number(c.values.get(e)) for e in engines), *compared(c)]
+        for c in cells
+    ]
+    return table(["model", "workload", "figure", *engines, RATIO, *COMPARED], rows)
 
 
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
-
-
-def _share(value: float | None, limit: str) -> str:
-    return "-" if value is None else f"{value:.0%} {limit}"
-
-
-def _ratio(cell: Cell) -> list[str]:
-    """Ratio, range and pairs; a disturbed cell says so."""
-    mark = f", disturbed ({cell.disturbed:.2f})" if cell.disturbed > QUIET else ""
-    found = cell.ratio
-    if found is None:
-        return ["-", "-", f"0{mark}"]
-    return [f"**{found.median:.2f}**", f"{found.low:.2f} to {found.high:.2f}", f"{found.pairs}{mark}"]
+def read_served(text: str) -> list[Cell]:
+    """The cells of `served_table`."""
+    cells = []
+    for row in rows_of(text):
+        found, disturbed = read_compared(row, RATIO)
+        name, _, unit = row["figure"].rpartition(" (")
+        engines = row.keys() - {"model", "workload", "figure", RATIO, *COMPARED}
+        values = {who: read_number(row[who]) for who in row if who in engines}
+        cells.append(
+            Cell(
+                model=row["model"],
+                of=row["workload"],
+                name=name,
+                unit=unit.removesuffix(")"),
+                values={who: value for who, value in values.items() if value is not None},
+                ratio=found,
+                shares={},
+                limit="",
+                disturbed=disturbed,
+                build=row["build"],
+            )
+        )
+    return cells
 
 
 def render(data: dict) -> str:
     """All tables, for the terminal."""
-    sections = (
-        ("limits", limits_table),
-        ("bare", bare_table),
-        ("depth", depth_table),
-        ("batch", batch_table),
-        ("served", served_table),
-    )
-    return "\n\n".join([machine_line(data), *(f"## {name}\n\n{table(data)}" for name, table in sections)])
+    bare = bare_cells(data)
+    sections = {
+        "limits": limits_table(data),
+        "bare": bare_table(bare),
+        "depth": depth_table(data),
+        "batch": batch_table(bare),
+        "served": served_table(served_cells(data)),
+    }
+    return "\n\n".join([machine_line(data), *(f"## {name}\n\n{text}" for name, text in sections.items())])
 
 
 def machine_line(data: dict) -> str:
@@ -259,16 +299,30 @@ def machine_line(data: dict) -> str:
     )
 
 
+def between(text: str, name: str) -> str:
+    """What stands between `<!-- begin:NAME -->` and `<!-- end:NAME -->`.
+
+    Raises:
+        ValueError: the page has no such markers.
+    """
+    found = _marked(name).search(text)
+    if not found:
+        raise ValueError(f"the page has no markers begin:{name} and end:{name}")
+    return found[2]
+
+
 def replace_between(text: str, name: str, content: str) -> str:
     """Put content between `<!-- begin:NAME -->` and `<!-- end:NAME -->`.
 
     Raises:
         ValueError: the page has no such markers.
     """
-    pattern = re.compile(rf"(<!-- begin:{name} -->\n).*?(<!-- end:{name} -->)", re.DOTALL)
-    if not pattern.search(text):
-        raise ValueError(f"the page has no markers begin:{name} and end:{name}")
-    return pattern.sub(lambda m: f"{m[1]}{content}\n{m[2]}", text)
+    between(text, name)
+    return _marked(name).sub(lambda m: f"{m[1]}{content}\n{m[3]}", text)
+
+
+def _marked(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(<!-- begin:{name} -->\n)(.*?)(<!-- end:{name} -->)", re.DOTALL)
 
 
 def write(data: dict, page: Path = PAGE) -> None:
@@ -276,17 +330,19 @@ def write(data: dict, page: Path = PAGE) -> None:
     from benchmarks.plot import draw  # noqa: PLC0415 - tables need no matplotlib
 
     text = page.read_text()
+    bare = merged(read_bare(between(text, "bare")), bare_cells(data))
+    under_load = merged(read_served(between(text, "served")), served_cells(data))
     for name, content in (
         ("machine", machine_line(data)),
         ("limits", limits_table(data)),
-        ("bare", bare_table(data)),
-        ("depth", depth_table(data)),
-        ("batch", batch_table(data)),
-        ("served", served_table(data)),
+        ("bare", bare_table(bare)),
+        ("depth", depth_table(data, between(text, "depth"))),
+        ("batch", batch_table(bare)),
+        ("served", served_table(under_load)),
     ):
         text = replace_between(text, name, content)
     page.write_text(text)
-    made = draw(bare_cells(data), served_cells(data), page.parent / "img")
+    made = draw(bare, under_load, page.parent / "img")
     print(f"wrote {page} and {', '.join(p.name for p in made)}")
 
 

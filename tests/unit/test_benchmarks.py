@@ -2,16 +2,18 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import report, served
 from benchmarks.bare import Bench, measure, ours, theirs, work_of
+from benchmarks.cells import Cell, merged
 from benchmarks.client import Answer
 from benchmarks.costs import ModelCost, cost_of
 from benchmarks.engine import Engine
-from benchmarks.figures import Limits, Work, best, floor, limits_from, middle, percentile, ratio, share
+from benchmarks.figures import Limits, Ratio, Work, best, floor, limits_from, middle, percentile, ratio, share
 from benchmarks.growth import fit, least_slope, step_ms
 from benchmarks.peers.llama_cpp import find, link_versions
 from benchmarks.store import Store
@@ -178,15 +180,20 @@ def results():
     return {"build": "abc", "machine": {"cpu": "X"}, "peers": {}, "costs": {"m": cost}, "rows": rows}
 
 
+DECODED = "| m | decode 0 | 200 | 81% memory | 100 | 40% memory | **2.00** | 1.00 to 3.00 | 3 |"
+
+
 def test_the_table_of_the_bare_engine():
-    line = report.bare_table(results()).splitlines()[-1]
+    line = report.bare_table(report.bare_cells(results())).splitlines()[-1]
     # 200 tok/s of a step that needs 100.6 MB / 25 GB/s: 80 % of the limit
-    assert line == "| m | decode 0 | 200 | 81% memory | 100 | 40% memory | **2.00** | 1.00 to 3.00 | 3 |"
+    assert (
+        line == "| m | decode 0 | 200 | 81% memory | 100 | 40% memory | **2.00** | 1.00 to 3.00 | 3 | abc |"
+    )
 
 
 def test_the_table_of_servers_compares_with_the_best_peer_of_each_figure():
-    output, ttft = report.served_table(results()).splitlines()[-2:]
-    assert "| 50.0 | 10.0 | 25.0 | **2.00** | 2.00 to 2.00 | 1, disturbed (0.30) |" in output
+    output, ttft = report.served_table(report.served_cells(results())).splitlines()[-2:]
+    assert "| 50.0 | 10.0 | 25.0 | **2.00** | 2.00 to 2.00 | 1, disturbed (0.30) | abc |" in output
     assert "| 100 | 50.0 | 400 | **0.50** |" in ttft
 
 
@@ -226,7 +233,10 @@ def test_the_slope_is_held_against_the_rate_of_the_deepest_step():
 
 def test_the_growth_of_cost_is_a_table():
     assert report.depth_table(grown()).splitlines()[-1] == "| m | headrace | 5.00 | 2000 | 1000 | 2.00 |"
-    assert report.batch_table(grown()).splitlines()[-1] == "| m | headrace | 5.0 | 5.5 | 16.0 |"
+    assert (
+        report.batch_table(report.bare_cells(grown())).splitlines()[-1]
+        == "| m | headrace | 5.0 | 5.5 | 16.0 |"
+    )
     assert report.depth_table(results()) == "Not measured."  # one depth makes no line
     assert step_ms({2: 100.0, 1: 50.0}) == {1: 20.0, 2: 20.0}
 
@@ -250,6 +260,52 @@ def test_the_page_takes_a_report_and_plots_lie_beside_it(tmp_path):
     assert "**2.00**" in page.read_text()
     assert "Not measured." not in page.read_text()
     assert {p.name for p in (tmp_path / "img").iterdir()} == {"share_of_limit.svg", "ratio_to_best_peer.svg"}
+
+
+def test_rows_that_a_run_did_not_measure_stay_with_their_build(tmp_path):
+    pytest.importorskip("matplotlib", reason="comes with the dev extra")
+    page = tmp_path / "benchmarks.md"
+    page.write_text(report.PAGE.read_text())
+    first = results()
+    first["rows"] += [r for r in grown()["rows"] if r["part"] == "batch" or "0" in r.get("cell", "")]
+    report.write(first, page)
+    wrote = page.read_text()
+    again = results() | {"build": "def"}
+    again["rows"] = [r for r in again["rows"] if r["part"] != "served"]
+    report.write(again, page)
+    old, new = ([line for line in text.splitlines() if line[:1] == "|"] for text in (wrote, page.read_text()))
+    assert len(old) == len(new)
+    assert {b for a, b in zip(old, new, strict=True) if a != b} == {f"{DECODED} def |"}
+
+
+@pytest.mark.parametrize("disturbed", [0.0, 0.25])
+@pytest.mark.parametrize("found", [None, Ratio(1.5, 1.25, 2.0, 5)])
+def test_cells_are_read_back_from_the_tables_that_they_made(found, disturbed):
+    cell = Cell(
+        model="m",
+        of="decode 0",
+        name="decode 0",
+        unit="tok/s",
+        values={"headrace": 1730.0},
+        ratio=found,
+        shares={"headrace": 0.5},
+        limit="memory",
+        disturbed=disturbed,
+        build="abc",
+    )
+    assert report.read_bare(report.bare_table([cell])) == [cell]
+    served_cell = replace(cell, of="chat16", name="gap (p99)", unit="ms", shares={}, limit="")
+    assert report.read_served(report.served_table([served_cell])) == [served_cell]
+    assert report.read_served("Not measured.\n") == report.read_bare("Not measured.\n") == []
+
+
+def test_new_rows_of_a_model_come_behind_its_old_ones():
+    a, b, c = (
+        Cell(model, of, of, "tok/s", {}, None, {}, "", 0.0, build)
+        for model, of, build in (("m", "x", "1"), ("n", "x", "1"), ("m", "y", "2"))
+    )
+    assert merged([a, b], [c]) == [a, c, b]
+    assert merged([a, b], [replace(a, build="2"), c]) == [replace(a, build="2"), c, b]
 
 
 def test_links_of_libraries_follow_the_names_found(tmp_path):
