@@ -10,7 +10,8 @@ OFF = "off"
 AUTO = "auto"
 MAX_DEPTH = 16
 """Most drafts of a row; later ones are hardly ever accepted."""
-SOURCES = {"draft": "MODEL", "early-exit": "N", "medusa": "PATH", "eagle": "PATH"}
+EARLY_EXIT = "early-exit"
+SOURCES = {"draft": "MODEL", EARLY_EXIT: "N", "medusa": "PATH", "eagle": "PATH"}
 """Methods that compute, and what they are made from: `draft=MODEL`."""
 MAX_SOURCE_CHARS = 4096
 _FORM = "METHOD or METHOD,depth=K, such as ngram or suffix,depth=4, or a lookup first, as in auto,draft=MODEL"

@@ -5,7 +5,8 @@ context limit. Nothing is cut silently: a prompt that leaves no room for a token
 `max_tokens` above the room is lowered to it, and such an answer ends with `length`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, cast
@@ -168,12 +169,10 @@ class Intake:
                 or, where it is to be answered whole, before their tokens are taken over.
         """
         self._check_size(sum(_num_bytes(message.get("content")) for message in messages))
-        try:
+        with self._refusing(1):
             return chat_prompt(
-                self._text, messages, options, self._max_model_len if options.is_whole else None
+                self._text, messages, options, self._max_model_len if options.must_fit else None
             )
-        except TooManyTokensError as found:
-            raise self._too_long(f"at least {found.count}", 1) from None
 
     def prompt_ids(self, prompt: Prompt, least: int = 1, kept: int | None = None) -> tuple[int, ...]:
         """Token ids of a prompt, checked against vocabulary and context limit.
@@ -190,7 +189,9 @@ class Intake:
         if isinstance(prompt, str):
             self._check_size(_num_bytes(prompt), least)
             # a tokenizer may know more tokens than the head has rows
-            ids = self._check_ids("prompt", self._encode(prompt, least, kept))
+            with self._refusing(least):
+                ids = self._text.encode(prompt, self._max_model_len if kept is None else None)
+            ids = self._check_ids("prompt", ids)
             ids = ids if kept is None else ids[-kept:]
         else:
             prompt = prompt if kept is None else prompt[-kept:]
@@ -203,9 +204,11 @@ class Intake:
             raise self._too_long(str(len(ids)), least)
         return ids
 
-    def _encode(self, prompt: str, least: int, kept: int | None) -> tuple[int, ...]:
+    @contextmanager
+    def _refusing(self, least: int) -> Generator[None]:
+        """Refuse a text that tokenizing gives up as too long; `least` tokens must be left for an answer."""
         try:
-            return self._text.encode(prompt, self._max_model_len if kept is None else None)
+            yield
         except TooManyTokensError as found:
             raise self._too_long(f"at least {found.count}", least) from None
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from headrace.base.config import AccessConfig, EngineConfig
 from headrace.base.errors import ConfigError, ShapeError
-from headrace.base.tasks import OFF, Speculation
+from headrace.base.tasks import EARLY_EXIT, OFF, Speculation
 from headrace.compute.ops.api import KVGeometry, StepLimits
 from headrace.compute.ops.facts import backend_facts
 from headrace.compute.ops.heads import HeadSizes
 from headrace.compute.spec.kit import draft_limits
-from headrace.engine.drafts.early_exit import EARLY_EXIT, about_exit
+from headrace.engine.drafts.early_exit import about_exit
 from headrace.engine.drafts.wish import MEMORY, about_draft, about_memory, offered, reason_of
 from headrace.engine.settings.activations import note_activations
 from headrace.engine.settings.notes import Notes, Setting

@@ -226,11 +226,11 @@ def decoding_goes_on_for_those_who_left(patch: Patch) -> None:
     """A step that begins or ends slots counts as one like the step before."""
     plain = decode.Decode.prepare
 
-    def prepare(self, rows):
-        if len(rows) == len(self._leases):
-            self._leases = [row.lease for row in rows]
-            self._next = [row.start for row in rows]
-        return plain(self, rows)
+    def prepare(self, rows, repeats=None):
+        if len(rows) == len(self._places):
+            self._places = [(row.slot, row.lease) for row in rows]
+            self._context.key_len[:] = [row.start for row in rows]
+        return plain(self, rows, repeats)
 
     patch.setattr(decode.Decode, "forget", lambda self: None)
     patch.setattr(decode.Decode, "prepare", prepare)

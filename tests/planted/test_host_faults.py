@@ -340,7 +340,9 @@ def repeated_rows_get_no_blocks(patch):
 
 @fault
 def repeated_rows_get_their_blocks_a_step_late(patch):
-    patch.setattr(Crew, "begin_block", lambda self: self.due[(self.age - 1) % len(self.due)])
+    patch.setattr(
+        Crew, "at_block_start", lambda self: self.block_starts[(self.age - 1) % len(self.block_starts)]
+    )
 
 
 @fault

@@ -184,10 +184,14 @@ def test_those_who_left_are_not_kept() -> None:
     short, _ = steady()
     repeat = short.scheduler._planner.repeat
     assert repeat._crew is not None
+    short.add(make_request("late", [9, 5], max_tokens=20))
+    short.step()
+    assert short.plans[-1].begins, "the step that everybody goes on in has its prompt, too"
     for name in sorted(short.requests):
         short.abort(name)
-    assert repeat._crew is None
-    assert repeat._batch is None
+    kept = {name: value for name, value in vars(repeat).items() if name not in {"_ledger", "_roster"}}
+    numbers = [value for value in kept.values() if isinstance(value, (int, tuple))]
+    assert [value for value in kept.values() if value not in numbers] == [None], kept
 
 
 def test_a_row_that_fails_ends_alone() -> None:
@@ -295,7 +299,7 @@ def test_results_with_more_than_a_token_take_the_general_way() -> None:
     slot, lease = crew.places[0]
     entry = TokenLogprobs(token_id=5, logprob=-1.0, rank=1)
     plain = RowResult(slot, lease, (5,), (entry,))
-    assert crew.read([plain]) == [5]
+    assert crew.tokens_of([plain]) == [5]
     more: dict[str, Any] = {
         "prompt_logprobs": (entry,),
         "num_drafts": 1,
@@ -308,6 +312,6 @@ def test_results_with_more_than_a_token_take_the_general_way() -> None:
     }
     assert {*more, "slot", "lease", "tokens", "logprobs"} == set(RowResult._fields)
     for field, value in (more | {"lease": lease + 1, "tokens": (), "tokens ": (5, 6)}).items():
-        assert crew.read([plain._replace(**{field.strip(): value})]) is None, field
-    assert crew.read([plain, plain]) is None
-    assert crew.read([]) is None
+        assert crew.tokens_of([plain._replace(**{field.strip(): value})]) is None, field
+    assert crew.tokens_of([plain, plain]) is None
+    assert crew.tokens_of([]) is None

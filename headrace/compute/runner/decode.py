@@ -46,8 +46,7 @@ class Decode:
         self._pool = pool
         self._backend = backend
         self._rope_rows = rope_rows
-        # Of the rows of the step before; none when it was of another kind.
-        self._leases: list[int] = []
+        # Slots and leases of the rows of the step before; none when it was of another kind.
         self._places: list[tuple[SlotId, int]] = []
         self._num_keys = 0
         self._drawn: list[I32] = []
@@ -69,7 +68,7 @@ class Decode:
     def forget(self) -> None:
         """Slots are about to end, begin or grow in another way: write what is held, then gather anew."""
         self._flush()
-        self._leases = []
+        self._places = []
 
     def _flush(self) -> None:
         """Write held tokens to the slots; the last of them stand where the keys of the last step end."""
@@ -93,15 +92,15 @@ class Decode:
         """
         if self._rope_rows is not None:
             return None
-        if repeats is not None and self._leases:
-            if len(rows) != len(self._leases):
-                raise ValueError(f"{len(rows)} rows cannot repeat those of {len(self._leases)}")
+        if repeats is not None and self._places:
+            if len(rows) != len(self._places):
+                raise ValueError(f"{len(rows)} rows cannot repeat those of {len(self._places)}")
             return self._go_on(rows, repeats)
         for row in rows:
             if row.count != 1 or not row.sample or row.wants:
                 return None
-        starts = [row.start for row in rows]
-        if [row.lease for row in rows] != self._leases or starts != self._context.key_len.tolist():
+        places, starts = [(row.slot, row.lease) for row in rows], [row.start for row in rows]
+        if places != self._places or starts != self._context.key_len.tolist():
             self.forget()
             return self._gather(rows, starts)
         return self._go_on(rows, [i for i, row in enumerate(rows) if row.new_blocks or row.swapped])
@@ -163,7 +162,6 @@ class Decode:
         # The token to draw stands at the position where the keys end, in this step and in all that follow.
         self._batch = state.sampling.plain_batch(slots, key_len)
         self._sampler = None
-        self._leases = [row.lease for row in rows]
         self._places = [(row.slot, row.lease) for row in rows]
         self._num_keys = sum(starts) + count
         return self._context

@@ -39,12 +39,12 @@ class ChatOptions:
     """`thinking_token_budget`: most tokens of reasoning; its end is then forced."""
     answer: Grammar | None = None
     """What the text of the answers must look like, behind their reasoning, where they are no calls."""
-    is_whole: bool = False
+    must_fit: bool = False
     """It is to be answered as it is, neither counted only nor cut before: too long a text may be given up."""
 
     def of(self, params: SamplingParams) -> "ChatOptions":
         """The options of a conversation that is answered with those parameters."""
-        return replace(self, answer=params.structured, is_whole=params.truncate_prompt_tokens is None)
+        return replace(self, answer=params.structured, must_fit=params.truncate_prompt_tokens is None)
 
 
 DEFAULTS = ChatOptions()

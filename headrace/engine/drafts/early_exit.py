@@ -3,11 +3,9 @@
 from headrace.base.config import EngineConfig
 from headrace.base.errors import ConfigError
 from headrace.base.specs import ModelSpec
-from headrace.base.tasks import Speculation
+from headrace.base.tasks import EARLY_EXIT, Speculation
 from headrace.engine.drafts.draft_model import refuse_measuring
 from headrace.engine.drafts.wish import PARAM, offered
-
-EARLY_EXIT = "early-exit"
 
 
 def check_exit(config: EngineConfig, spec: ModelSpec) -> None:
@@ -23,7 +21,7 @@ def check_exit(config: EngineConfig, spec: ModelSpec) -> None:
     text, most = wish.source, len(spec.layers)
     if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= most):
         raise ConfigError(
-            f"{PARAM}: early-exit=N drafts with the first N layers of the model, 1 to {most}, "
+            f"{PARAM}: {EARLY_EXIT}=N drafts with the first N layers of the model, 1 to {most}, "
             f"got {text!r:.80}",
             param=PARAM,
         )

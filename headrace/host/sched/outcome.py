@@ -62,11 +62,7 @@ def _accept_one(seq: Sequence, row: Row, result: RowResult) -> Outcome:
     """`accept` for one drawn token and nothing else, which is what nearly every row gives."""
     (token,) = result.tokens
     drawn = len(seq.tokens) - seq.num_prompt
-    finish: FinishReason | None = None
-    if token in seq.end_ids and drawn >= seq.min_tokens:
-        finish = FinishReason.STOP
-    elif drawn + 1 >= seq.max_tokens:
-        finish = FinishReason.LENGTH
+    finish = seq.ends_at(token, drawn)
     seq.tokens.append(token)
     seq.pending -= 1
     seq.num_drafts, seq.num_held, seq.num_late = 0, result.num_drafts, result.drafted.num_late
@@ -111,13 +107,9 @@ def _accept_pooled(seq: Sequence, row: Row, result: RowResult) -> Outcome:
 
 
 def _cut_at_end(seq: Sequence, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
-    drawn, most = seq.num_output, seq.max_tokens
-    end_ids, at_least = seq.end_ids, seq.min_tokens
-    for i, token in enumerate(tokens):
-        if token in end_ids and drawn + i >= at_least:
-            return tokens[: i + 1], FinishReason.STOP
-        if drawn + i + 1 >= most:
-            return tokens[: i + 1], FinishReason.LENGTH
+    for i, token in enumerate(tokens, 1):
+        if finish := seq.ends_at(token, seq.num_output + i - 1):
+            return tokens[:i], finish
     return tokens, None
 
 

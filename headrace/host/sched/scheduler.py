@@ -148,7 +148,7 @@ class Scheduler:
         self._slot_steps += len(batch.rows)
         if num_empty := self._roster.num_slots - len(batch.rows):
             self._wasted += min(num_empty, self._queue.num_ready)
-        repeats = self._planner.repeat.told(batch)
+        repeats = self._planner.repeat.repeats_of(batch)
         return batch.plan(self._roster.take_ends(), self._roster.take_finished(), repeats)
 
     def commit(self, result: StepResult) -> Progress:

@@ -190,6 +190,12 @@ class Sequence:
         """Whether its next row continues the output by one token."""
         return len(self.tokens) + self.pending > self.num_prompt and self.num_missing <= 1
 
+    def ends_at(self, token: int, num_before: int) -> FinishReason | None:
+        """How the answer ends with this token, behind `num_before` tokens of output; None: it goes on."""
+        if num_before >= self.min_tokens and token in self.end_ids:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if num_before + 1 >= self.max_tokens else None
+
     @property
     def max_cached(self) -> int | None:
         """Most tokens a prefix hit may skip.

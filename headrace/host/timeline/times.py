@@ -101,8 +101,7 @@ class Times:
         self.prefix: PrefixResult | None = None
 
     def join(self, together: Together) -> None:
-        """From now on it is booked together with others, who are booked up to the same moment."""
-        self.part()
+        """From now on it is booked with others; so far it was booked alone, up to the same moment as they."""
         self.together = together
 
     def part(self) -> None:

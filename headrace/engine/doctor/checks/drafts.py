@@ -7,7 +7,7 @@ the text itself (ngram, suffix) are left out: on a text that repeats nothing the
 import re
 
 from headrace.base.metrics import acceptance_rate, tokens_per_verification
-from headrace.base.tasks import SOURCES
+from headrace.base.tasks import EARLY_EXIT, SOURCES
 from headrace.engine.doctor.finding import Check, Finding, Patient
 from headrace.engine.doctor.trace import Trace
 
@@ -15,7 +15,7 @@ _METHOD = re.compile(
     r'headrace_setting\{asked="(.*?)",name="speculate\.method",reason="(.*)",value=".*?"\}', re.DOTALL
 )
 _COMPUTES = re.compile(f"(?:^|,)({'|'.join(SOURCES)})=")
-_TRAINED = tuple(name for name, source in SOURCES.items() if source != "N")
+_TRAINED = tuple(name for name in SOURCES if name != EARLY_EXIT)
 """Made from weights of their own: layers of the model itself need not agree with it."""
 _LEAST_ROWS = 64
 """Rows with drafts, since the server's start: of fewer, a share says little."""
@@ -50,8 +50,8 @@ def _look(patient: Patient) -> Finding | None:
             "tokens_per_row": tokens,
         },
         remedy="is the drafter's input shifted, or is it made for another model? With --speculate "
-        "early-exit=N, N all layers of the model, nearly every draft must be accepted: if so, take another "
-        "drafter, else report it; until then --speculate auto",
+        f"{EARLY_EXIT}=N, N all layers of the model, nearly every draft must be accepted: if so, take "
+        "another drafter, else report it; until then --speculate auto",
         expected_gain=f"{1.0 + least:.1f} tokens a row or more instead of {tokens:.2f}",
     )
 

@@ -27,8 +27,8 @@ class Crew:
     """By lease."""
     starts: list[int]
     """The positions that the next step computes."""
-    due: list[list[int]]
-    """Those who begin a block in a step, by its number since the gathering modulo the block size."""
+    block_starts: list[list[int]]
+    """Those whose position begins a block, by the steps since the gathering modulo the block size."""
     shares: list[tuple[Account, int]]
     """Tokens of a step by account."""
     end_ids: frozenset[int]
@@ -50,28 +50,28 @@ class Crew:
         if len({seq.times.until_s for seq in running}) != 1:
             return None
         time = Together(running[0].times.until_s)
-        due: list[list[int]] = [[] for _ in range(block_size)]
+        block_starts: list[list[int]] = [[] for _ in range(block_size)]
         for i, seq in enumerate(running):
             seq.times.join(time)
-            due[-seq.num_computed % block_size].append(i)
+            block_starts[-seq.num_computed % block_size].append(i)
         return cls(
             sequences=tuple(running),
             places=places,
             names=[(seq.request_id, seq.life.num_preempted) for seq in running],
             owners={seq.lease: seq.request_id for seq in running},
             starts=[seq.num_computed for seq in running],
-            due=due,
+            block_starts=block_starts,
             shares=list(Counter(seq.account for seq in running).items()),
             end_ids=frozenset[int]().union(*(seq.end_ids for seq in running)),
             steps_left=min(seq.max_tokens - seq.num_output for seq in running),
             time=time,
         )
 
-    def begin_block(self) -> list[int]:
+    def at_block_start(self) -> list[int]:
         """Those whose next position begins a block."""
-        return self.due[self.age % len(self.due)]
+        return self.block_starts[self.age % len(self.block_starts)]
 
-    def read(self, rows: Items[RowResult]) -> list[int] | None:
+    def tokens_of(self, rows: Items[RowResult]) -> list[int] | None:
         """The tokens of a step after which everybody goes on; None: it is no such step."""
         if len(rows) != len(self.places) or self.steps_left <= 1:
             return None
@@ -80,16 +80,15 @@ class Crew:
             if row.lease != lease or len(row.tokens) != 1 or row[4:] != _NOTHING_MORE:
                 return None
             tokens.append(row.tokens[0])
-        return None if self._ends(tokens) else tokens
+        return None if self._ends_any(tokens) else tokens
 
-    def _ends(self, tokens: list[int]) -> bool:
-        """Whether one of them ends its answer (as `outcome.accept` has it)."""
+    def _ends_any(self, tokens: list[int]) -> bool:
+        """Whether somebody's answer ends with its token; nobody is at its limit yet."""
         return not self.end_ids.isdisjoint(tokens) and any(
-            token in seq.end_ids and seq.num_output >= seq.min_tokens
-            for seq, token in zip(self.sequences, tokens, strict=True)
+            seq.ends_at(token, seq.num_output) for seq, token in zip(self.sequences, tokens, strict=True)
         )
 
-    def take(self, tokens: list[int], rows: Items[RowResult]) -> list[Delta]:
+    def advance(self, tokens: list[int], rows: Items[RowResult]) -> list[Delta]:
         """Append what was drawn, and go one position on."""
         ends = [start + 1 for start in self.starts]
         for seq, token, end in zip(self.sequences, tokens, ends, strict=True):

@@ -27,14 +27,14 @@ class Repeat:
         self._roster = roster
         self._crew: Crew | None = None
         self._num_changes = -1
-        # The last step that was planned here, and those of its rows that bring blocks (None: its rows need
-        # not be those of the step before).
-        self._batch: Batch | None = None
-        self._repeats: tuple[int, ...] | None = None
+        # Number of the last step that was planned here, and those of its rows that bring blocks (None: its
+        # rows need not be those of the step before).
+        self._step = 0
+        self._changed: tuple[int, ...] | None = None
 
     def extend(self, batch: Batch) -> bool:
         """Add a row for everybody who runs; False: nothing was added, and the general way is to be taken."""
-        crew = self._crew = self._crew_for(batch)
+        crew = self._crew = self._ready_crew(batch)
         if crew is None:
             return False
         rows = [
@@ -42,7 +42,7 @@ class Repeat:
             for (slot, lease), start in zip(crew.places, crew.starts, strict=True)
         ]
         is_first = crew.age == 0
-        changed = range(len(rows)) if is_first else crew.begin_block()
+        changed = range(len(rows)) if is_first else crew.at_block_start()
         for i in changed:
             self._reserve(crew.sequences[i].request_id, rows[i], batch)
         for seq, start in zip(crew.sequences, crew.starts, strict=True):
@@ -51,36 +51,36 @@ class Repeat:
         batch.rows, batch.owners = {row.lease: row for row in rows}, crew.owners
         batch.num_decodes = len(rows)
         batch.left -= len(rows)
-        self._batch, self._repeats = batch, None if is_first else tuple(changed)
+        self._step, self._changed = batch.step, None if is_first else tuple(changed)
         return True
 
-    def told(self, batch: Batch) -> tuple[int, ...] | None:
+    def repeats_of(self, batch: Batch) -> tuple[int, ...] | None:
         """`StepPlan.repeats` of a planned step."""
-        return self._repeats if self._holds(batch) else None
+        return self._changed if self._is_current(batch) else None
 
     def commit(self, batch: Batch, result: StepResult, now_s: float) -> list[Delta] | None:
         """Take the result of a step after which everybody goes on; None: nothing is taken of any other."""
-        crew = self._crew if self._holds(batch) else None
-        tokens = None if crew is None or result.draft_s else crew.read(result.rows)
+        crew = self._crew if self._is_current(batch) else None
+        tokens = None if crew is None or result.draft_s else crew.tokens_of(result.rows)
         if crew is None or tokens is None:
             self._crew = None
             return None
         crew.time.book(now_s, result.seconds)
-        deltas = crew.take(tokens, result.rows)
-        for i in crew.begin_block():  # those have just filled one
+        deltas = crew.advance(tokens, result.rows)
+        for i in crew.at_block_start():  # those have just filled one
             seq = crew.sequences[i]
             self._ledger.publish(seq.request_id, seq.tokens, seq.num_valid)
         return deltas
 
     def forget(self) -> None:
         """Somebody ended: keep nothing of those who ran."""
-        self._crew = self._batch = None
+        self._crew = None
 
-    def _holds(self, batch: Batch) -> bool:
-        """Whether a step was planned here, and nobody came or went since."""
-        return batch is self._batch and self._roster.num_changes == self._num_changes
+    def _is_current(self, batch: Batch) -> bool:
+        """Whether this is the last step that was planned here, and nobody came or went since."""
+        return batch.step == self._step and self._roster.num_changes == self._num_changes
 
-    def _crew_for(self, batch: Batch) -> Crew | None:
+    def _ready_crew(self, batch: Batch) -> Crew | None:
         """Those who go on in a step, when the pool has the blocks that they need."""
         roster, crew = self._roster, self._crew
         if self._num_changes != roster.num_changes:
@@ -92,7 +92,7 @@ class Repeat:
         if crew is None:
             return Crew.gather(roster.running, self._ledger.block_size) if num_rows <= available else None
         is_in = not crew.sequences[0].pending
-        return crew if is_in and len(crew.begin_block()) <= available else None
+        return crew if is_in and len(crew.at_block_start()) <= available else None
 
     def _reserve(self, owner: RequestId, row: Row, batch: Batch) -> None:
         """Give a row what the ledger changes for it."""
