@@ -32,6 +32,7 @@ from headrace.base.errors import HeadraceError
 from headrace.base.grammar import Grammar
 from headrace.base.request import SamplingParams
 from headrace.base.tasks import AUTO, Speculation
+from headrace.compute.spec.proposer import PROPOSERS
 from headrace.engine.llm import LLM
 from headrace.engine.outputs import GenerationResult
 
@@ -121,7 +122,7 @@ def config(model: str, speculate: str = "off", *, threads: int | None = None) ->
 def wishes(offered: Speculation) -> tuple[str, ...]:
     """Methods that a request may ask for; a drafter twice, since it is chosen seldom beside a lookup."""
     names = [offered.lookup] if offered.lookup else []
-    names += ["ngram", "suffix"] if offered.lookup == AUTO else []
+    names += PROPOSERS.names() if offered.lookup == AUTO else []
     late = [offered.method] * 2 if offered.is_late else []
     both = [",".join(offered.names)] if offered.beside else []
     return (*names, *late, *both)

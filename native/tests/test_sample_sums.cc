@@ -15,7 +15,7 @@ using namespace kernel_test;
 
 namespace {
 
-// One value at a time, in doubles: sums of so few multiples of the quantum are exact.
+// One raw value at a time, in doubles: sums of so few multiples of the quantum are exact.
 double weight_of(const portable::Weights &scale, float value) {
     float values[8 * portable::kSide], weights[8];
     for (float &v : values) v = value;
@@ -25,32 +25,36 @@ double weight_of(const portable::Weights &scale, float value) {
     return (double)weights[0];
 }
 
-void check_sums(int32_t count, float spread) {
+constexpr float kTop = 3.25f;
+
+// Values that lie up to `spread` temperatures below the largest, some three times as far.
+void check_sums(int32_t count, float spread, float temperature) {
     Random random(41);
     std::vector<float> values(count);
-    for (float &x : values) x = -spread * random.unit();
-    values[count / 3] = 0;
-    for (int32_t i = 64; i < count / 4; i++) values[i] -= 2 * spread;      // groups that may weigh nothing
+    for (float &x : values) x = kTop - temperature * spread * random.unit();
+    values[count / 3] = kTop;
+    for (int32_t i = 64; i < count / 4; i++) values[i] -= temperature * 2 * spread;     // groups that may weigh nothing
     auto s = std::make_unique<portable::Scores>();
     float top;
-    check(portable::open_scores(values.data(), count, nullptr, s.get(), &top) && top == 0, "scores of %d values", count);
+    check(portable::open_scores(values.data(), count, nullptr, s.get(), &top) && top == kTop, "scores of %d values", count);
+    portable::scale_scores(s.get(), top, temperature);
     const portable::Weights scale(*s);
     const float low = -0.4f * spread, limit = -0.8f * spread;
     double from = 0, total = 0, limited = 0;
     for (float x : values) {
         const double weight = weight_of(scale, x);
         total += weight;
-        if (x >= low) from += weight;
-        if (x >= limit) limited += weight;
+        if (s->scaled_of(x) >= low) from += weight;
+        if (s->scaled_of(x) >= limit) limited += weight;
     }
     const portable::Limit none = {portable::kMinusInfinity, portable::kAnyId}, some = {limit, portable::kAnyId};
     const portable::Goal all = {true, 0.5, portable::kMinusInfinity, none}, part = {true, 0.5, portable::kMinusInfinity, some};
     const portable::Amounts whole = portable::masses_from<false>(*s, all, low);
-    check(whole.total == total, "%d values: a total of %.17g, not %.17g", count, whole.total, total);
-    check(whole.from == from, "%d values: %.17g from a value on, not %.17g", count, whole.from, from);
+    check(whole.total == total, "%d values at %g: a total of %.17g, not %.17g", count, temperature, whole.total, total);
+    check(whole.from == from, "%d values at %g: %.17g from a value on, not %.17g", count, temperature, whole.from, from);
     const portable::Amounts inside = portable::masses_from<true>(*s, part, low);
-    check(inside.total == limited, "%d values: %.17g inside a limit, not %.17g", count, inside.total, limited);
-    check(inside.from == from, "%d values: %.17g inside a limit from a value on, not %.17g", count, inside.from, from);
+    check(inside.total == limited, "%d values at %g: %.17g inside a limit, not %.17g", count, temperature, inside.total, limited);
+    check(inside.from == from, "%d values at %g: %.17g inside a limit from a value on, not %.17g", count, temperature, inside.from, from);
 }
 
 // e^(d / divisor) as the kernels compute it.
@@ -86,6 +90,7 @@ void check_power(float divisor) {
 int main() {
     for (float divisor : {1e-6f, 0.3f, 0.7213f, 1.0f, 1.4426f, 1.45f, 100.0f}) check_power(divisor);
     for (int32_t count : {1, 64, 1000, 16385, 151936, 300001})
-        for (float spread : {1e-3f, 0.3f, 12.0f, 60.0f}) check_sums(count, spread);
+        for (float spread : {1e-3f, 0.3f, 12.0f, 60.0f})
+            for (float temperature : {0.02f, 0.7f, 1.0f, 1.9f}) check_sums(count, spread, temperature);
     return report("sample_sums");
 }

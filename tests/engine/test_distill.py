@@ -192,6 +192,24 @@ def test_losses_of_a_step_add_up_and_long_gradients_are_cut(max_norm, length):
     assert at.tolist() == pytest.approx([-RATE * (rate(0.0) + rate(0.5))] * 2, rel=1e-3)
 
 
+def test_long_gradients_of_an_eagle_training_are_cut(tmp_path):
+    """Other heads are trained with gradients as they are."""
+    torch = pytest.importorskip("torch")
+    asked = Plan(method="eagle", out=tmp_path, heads=2, vocab=16, steps=1)
+    trainer, text, _ = random_trainer(asked)
+    weights = trainer._weights.values()
+
+    def length():
+        return torch.stack([values.grad.norm() for values in weights]).norm()
+
+    trainer.train([text], lambda share, loss: None)
+    assert length() == pytest.approx(1.0, rel=1e-3)
+    for values in weights:
+        values.grad = None
+    trainer._loss(text, 1).backward()
+    assert length() > 2
+
+
 @pytest.mark.parametrize("size", [3, 4, 7, 20])
 def test_every_text_comes_once_before_any_comes_again(size):
     """A round's rest is taken before the next one's texts, and no text twice in one step."""
@@ -207,12 +225,9 @@ def test_every_text_comes_once_before_any_comes_again(size):
     assert len({tuple(each) for each in rounds}) > 1
 
 
-@pytest.mark.parametrize("method", ["medusa", "eagle"])
-def test_ranks_are_those_of_the_right_tokens(method, tmp_path):
-    """By hand, from the logits of each place; tokens that the heads do not know rank nowhere."""
-    torch = pytest.importorskip("torch")
+def random_trainer(asked):
+    """A trainer of heads that know every second token, a text of random states, and those tokens."""
     from headrace.tools.distill import make
-    from headrace.tools.distill.training import UNKNOWN
 
     rng = np.random.default_rng(1)
     ids = rng.integers(0, 12, 20).astype(np.int32)
@@ -223,8 +238,18 @@ def test_ranks_are_those_of_the_right_tokens(method, tmp_path):
         embed_rows=lambda tokens: weights[tokens],
         taps=SimpleNamespace(inputs_of=(0, 1, 2)),
     )
+    return getattr(make, "make_" + asked.method)(reader, known, [text], asked)(1.0), text, known
+
+
+@pytest.mark.parametrize("method", ["medusa", "eagle"])
+def test_ranks_are_those_of_the_right_tokens(method, tmp_path):
+    """By hand, from the logits of each place; tokens that the heads do not know rank nowhere."""
+    torch = pytest.importorskip("torch")
+    from headrace.tools.distill.training import UNKNOWN
+
     asked = Plan(method=method, out=tmp_path, heads=3, vocab=16, steps=2)
-    trainer = getattr(make, "make_" + method)(reader, known, [text], asked)(1.0)
+    trainer, text, known = random_trainer(asked)
+    ids = text.ids
     trainer.train([text], lambda share, loss: None)
     ranks = trainer.ranks([text])
     first, last = 2, 20 - 1 - 3

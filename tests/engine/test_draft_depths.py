@@ -14,16 +14,18 @@ import pytest
 
 from headrace.base.ids import RequestId
 from headrace.base.request import FinishReason, Request, SamplingParams
+from headrace.base.tasks import SOURCES
 from headrace.compute.sampling.seeds import choice_seed
 from headrace.compute.spec import chain
+from headrace.compute.spec.proposer import PROPOSERS
 from tests.engine.test_draft_model import changed_rig
 from tests.engine.test_mixed_drafts import dice, of_method
 from tests.kit.engine import END, GRAMMARS, VOCAB, Drive, Rig, rig
 from tests.kit.heads import counting, random_eagle, random_medusa, scripted_eagle, scripted_medusa
 
-LOOKUPS = ("ngram", "suffix")
+LOOKUPS = PROPOSERS.names()
 """Which draft no more than twice what matches."""
-PROPOSERS = (*LOOKUPS, "draft", "early-exit", "medusa", "eagle")
+KINDS = (*LOOKUPS, *SOURCES)
 DEPTHS = range(1, 9)
 BOTH = ("auto,draft", "auto,early-exit", "ngram,medusa", "suffix,eagle")
 """A lookup beside one that computes."""
@@ -103,7 +105,7 @@ def wanted(dtype: str) -> dict[str, tuple]:
     return {request.request_id: rig("native", 1).solo(request, dtype).answer for request in requests()}
 
 
-@pytest.mark.parametrize(("kind", "depth"), [*product(PROPOSERS, DEPTHS), *product(BOTH, (1, 4, 8))], ids=str)
+@pytest.mark.parametrize(("kind", "depth"), [*product(KINDS, DEPTHS), *product(BOTH, (1, 4, 8))], ids=str)
 def test_each_proposer_at_each_depth_gives_plain_solo_answers(by_chance, kind, depth):
     """SP-1, SP-10, SA-7: 5 and more drafts reach beyond what is left of an answer, too."""
     subject, dtype = rig("native", 1), ("f32", "int8", "f16", "int16")[depth % 4]
@@ -151,7 +153,7 @@ COUNTED = (*range(3, 60), 3, 4)
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("kind", PROPOSERS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_stop_within_an_accepted_run_ends_there(knowing, counter, kind, depth):
     """Every place of a run of drafts is that of the end once."""
     core = engine(knowing, counter, kind, depth)
@@ -165,7 +167,7 @@ def test_a_stop_within_an_accepted_run_ends_there(knowing, counter, kind, depth)
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("kind", PROPOSERS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_min_tokens_hold_an_end_back_that_all_proposers_draft(knowing, counter, kind, depth):
     """SA-7."""
     core = engine(knowing, counter, kind, depth)
@@ -177,7 +179,7 @@ def test_min_tokens_hold_an_end_back_that_all_proposers_draft(knowing, counter, 
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("kind", PROPOSERS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_proposer_that_knows_the_target_is_right_up_to_its_limit(knowing, counter, kind, depth):
     """SP-3: all drafts of all proposers are accepted, and none is made beyond the last token."""
     core = engine(knowing, counter, kind, depth)

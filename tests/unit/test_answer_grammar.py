@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from headrace.base.config import DeviceConfig, EngineConfig, KVConfig, ModelConfig
-from headrace.base.errors import RequestError
+from headrace.base.errors import ContextLengthError, RequestError
 from headrace.base.grammar import PARAM, Grammar
 from headrace.base.messages import AddGroup
 from headrace.base.request import Request, SamplingParams
 from headrace.engine.build import build_core, open_model
 from headrace.engine.chat.prompt import ChatOptions, ChatPrompt, chat_prompt
 from headrace.engine.client import LocalClient
+from headrace.engine.intake import Intake
 from headrace.engine.llm import LLM
 from headrace.engine.process.ipc import KINDS, decode, encode
 from headrace.engine.text import Text
@@ -190,6 +191,29 @@ def test_a_grammar_that_grows_too_large_by_its_lead_is_refused_by_the_right_name
     with pytest.raises(RequestError, match="limit 262144") as caught:
         prompt_of(answer, OPENS)
     assert caught.value.param == PARAM
+
+
+@pytest.mark.parametrize("size", [200, 100_000])
+@pytest.mark.parametrize(
+    "refused",
+    [
+        ChatOptions(answer=Grammar.regex("a" * (256 << 10))),
+        ChatOptions(answer=Grammar.json(SCHEMA), thinking_budget=-1),
+        ChatOptions(answer=Grammar.json(SCHEMA), tools=read_use(TOOLS, "required")),
+    ],
+)
+def test_a_conversation_that_cannot_fit_is_refused_for_that_whatever_its_grammar(
+    refused: ChatOptions, size: int
+) -> None:
+    """Too long by its tokens, or by its bytes alone."""
+    intake = Intake(Model("hermes", OPENS), TOKENIZER.vocab_size, 128, 7)
+    options = replace(refused.of(SamplingParams()), answer=refused.answer)
+    with pytest.raises(RequestError) as caught:
+        intake.chat(QUESTION, options)
+    assert caught.value.code != ContextLengthError.code
+    with pytest.raises(ContextLengthError, match=r"at least \d+ tokens; the context limit is 128") as caught:
+        intake.chat([{"role": "user", "content": "x" * size}], options)
+    assert (caught.value.http_status, caught.value.code) == (400, "context_length_exceeded")
 
 
 def test_the_whole_grammar_survives_the_wire() -> None:

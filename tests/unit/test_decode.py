@@ -88,13 +88,30 @@ def with_repeats(plans):
         yield replace(plan, repeats=changed if is_same else None)
 
 
+class Unseen:
+    """Stands for a row that nobody needs to look at."""
+
+    def __getattr__(self, name):
+        raise AssertionError(f"somebody looks at {name} of a row that repeats")
+
+
+def hide(plan):
+    """The plan, without the rows that bring nothing new."""
+    rows = [each if i in plan.repeats else Unseen() for i, each in enumerate(plan.rows)]
+    return replace(plan, rows=tuple(rows))
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_rows_that_repeat_need_not_be_looked_at(seed):
     told, untold = Noting(), Noting()
-    runners = make_runner(told), make_runner(untold)
+    runners = make_runner(told), general(untold)
     repeated = 0
     for plan in with_repeats(schedule(seed)):
-        results = [runners[0].run(plan), runners[1].run(replace(plan, repeats=None))]
+        is_short = plan.repeats is not None and runners[0]._decode._places
+        results = [
+            runners[0].run(hide(plan) if is_short else plan),
+            runners[1].run(replace(plan, repeats=None)),
+        ]
         assert results[0].rows == results[1].rows
         assert results[0].bytes_read == results[1].bytes_read
         repeated += plan.repeats is not None
