@@ -2,7 +2,7 @@
 
 Of `Row`, `RowResult` and `Delta` one is made per row and step, of `StepPlan` and `StepResult` one per step,
 so they are of the kinds that are made fastest: a frozen dataclass takes three to four times as long. Nobody
-changes them all the same.
+changes them all the same (`docs/adr/0002-values-of-a-step.md`).
 """
 
 from dataclasses import dataclass
