@@ -9,6 +9,7 @@ import pytest
 
 from headrace.base.errors import CheckpointError, RequestError
 from headrace.base.grammar import Grammar
+from headrace.base.specs import TokenizerSource
 from headrace.compute.models.families._layers import gemma_gguf_config
 from headrace.compute.weights.checkpoint import open_checkpoint
 from headrace.compute.weights.formats._gguf_config import config_from_metadata
@@ -16,8 +17,12 @@ from headrace.compute.weights.formats._safetensors_file import read_file
 from headrace.compute.weights.formats.safetensors import _shard
 from headrace.compute.weights.modelspec import Config, as_number
 from headrace.host.text.chat import CHATML, ChatTemplate
+from headrace.host.text.tokenizer import load_tokenizer
+from headrace.host.text.vocab import directory
+from headrace.host.text.vocab.library import refused
 from tests.fuzz.bodies import Target
 from tests.kit.gguf_files import pair, raw_file, text
+from tests.kit.vocabs import byte_library
 
 
 def ask(path: str, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, Any]:
@@ -109,3 +114,34 @@ def test_yarn_numbers_that_are_texts_reach_the_check_of_numbers(key: str) -> Non
     }
     config = config_from_metadata(metadata, 5, True, lambda name: None)
     assert "much" in config["rope_scaling"].values()
+
+
+def test_a_prefix_longer_than_the_tokens_it_stands_before_is_refused(tmp_path: Path) -> None:
+    """The tokenizers library panics, which is no Exception."""
+    described = json.loads(byte_library().to_str())
+    described["model"]["continuing_subword_prefix"] = "longer than any token"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described))
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is not a tokenizer that .* reads: range"):
+        directory.read(tmp_path)
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
+def test_whoever_ends_a_process_that_loads_is_heeded(ending: type[BaseException]) -> None:
+    with pytest.raises(ending), refused("a file"):
+        raise ending
+
+
+def test_normalization_rules_that_point_outside_themselves_are_refused_when_a_text_meets_them() -> None:
+    """The tokenizers library takes them, and panics over texts."""
+    metadata = {
+        "model": "t5",
+        "tokens": ["<unk>", "a"],
+        "scores": [0.0, -1.0],
+        "unknown_token_id": 0,
+        "precompiled_charsmap": [8, 0, 0, 0, *[0xFF] * 8],
+    }
+    tokenizer = load_tokenizer(TokenizerSource(gguf={f"tokenizer.ggml.{k}": v for k, v in metadata.items()}))
+    with pytest.raises(CheckpointError, match="fails on a text: index out of bounds"):
+        tokenizer.encode("a")
+    with pytest.raises(RequestError, match="surrogate"):
+        tokenizer.encode("a\ud800")

@@ -1,5 +1,7 @@
 """Token ids of 10,000 mixed lines equal those of transformers, loaded from the same GGUF file."""
 
+import tracemalloc
+
 import pytest
 from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -8,7 +10,7 @@ from headrace.base.specs import TextArray, TokenizerSource
 from headrace.compute.weights.formats.gguf import FORMAT
 from headrace.host.text.tokenizer import load_tokenizer
 from headrace.host.text.vocab.bytepairs import BytePairEncoder
-from headrace.host.text.vocab.vocabulary import LibraryEncoder
+from headrace.host.text.vocab.vocabulary import LibraryEncoder, TooManyTokensError
 from tests.kit.lines import mixed_lines
 
 LINES = mixed_lines(10_000)
@@ -53,6 +55,25 @@ def test_the_native_encoder_gives_the_librarys_ids(smollm2_path, qwen_small_path
         for line in [*LINES, *marks, "".join(marks), "x".join(marks), "\n".join(LINES)]:
             for parse in (True, False):
                 assert ours.encode(line, parse_special=parse) == theirs.encode(line, parse_special=parse)
+
+
+def test_texts_that_cannot_fit_never_become_objects(smollm2_path, qwen_small_path):
+    """Vocabularies of real models lack some bytes."""
+    body = "\n".join(LINES)[:300_000]
+    for path in (smollm2_path, qwen_small_path):
+        tokenizer = load_tokenizer(FORMAT.open(path).tokenizer_source)
+        assert isinstance(tokenizer._vocabulary.core, BytePairEncoder)
+        for text in (body, body.replace(" ", " \x04"), "word " * 60_000):
+            num_tokens = len(tokenizer.encode(text))
+            tracemalloc.start()
+            try:
+                with pytest.raises(TooManyTokensError) as refused:
+                    tokenizer.encode(text, most=8_000)
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+            assert 8_000 < refused.value.count <= num_tokens
+            assert peak < 1 << 20
 
 
 @pytest.mark.slow

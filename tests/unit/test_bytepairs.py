@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -12,8 +13,9 @@ from headrace.base.specs import TextArray, TokenizerSource
 from headrace.host.text.tokenizer import Tokenizer, load_tokenizer
 from headrace.host.text.vocab.bytepairs import BytePairEncoder
 from headrace.host.text.vocab.pretokenize import RULE_BY_NAME
-from headrace.host.text.vocab.vocabulary import LibraryEncoder
-from tests.kit.vocabs import byte_metadata
+from headrace.host.text.vocab.spelling import CHAR_BY_BYTE
+from headrace.host.text.vocab.vocabulary import LibraryEncoder, TooManyTokensError
+from tests.kit.vocabs import SPECIALS, byte_metadata
 
 LETTERS = ("a", "b", "c", "Ġ", "Ã", "©", "1")
 
@@ -90,6 +92,72 @@ def test_bytes_that_are_no_token_are_left_out_as_by_the_library():
     for text in ("x", "xx", "hexllo", "xhello x", "hello"):
         assert ours.encode(text) == theirs.encode(text)
     assert ours.encode("xx", add_special=False) == []
+
+
+def lacking(*gone: int) -> Tokenizer:
+    """A tokenizer in whose vocabulary those bytes are no token."""
+    data = byte_metadata()
+    entries = data["tokenizer.ggml.tokens"]
+    for byte in gone:
+        entries[entries.index(CHAR_BY_BYTE[byte])] = f"<gone {byte}>"
+    return quick(data)
+
+
+def cutting(gone: tuple[int, ...]) -> BytePairEncoder:
+    found = encoder(lacking(*gone))
+    assert isinstance(found, BytePairEncoder)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("gone", "unspelled"),
+    [
+        ((), ""),
+        ((0x1D, 0x04), "\x04\x1d"),
+        ((0x7F, 0xC0, 0xC1, *range(0xF1, 0x100)), "\x7f"),  # no character is of these alone
+        ((0x80,), None),
+        ((0x04, 0xBF), None),
+    ],
+)
+def test_what_is_known_of_words_whose_bytes_may_be_no_tokens(gone, unspelled):
+    assert cutting(gone).unspelled == unspelled
+
+
+@pytest.mark.parametrize("gone", [(), (0x04, 0x1D, 0x31, 0xF1), (0x04, 0x80, 0x81), range(0x80, 0x100)])
+def test_a_text_that_fits_is_never_refused_and_one_that_does_not_always(gone):
+    tokenizer, draw = lacking(*gone), random.Random(str(gone))
+    parts = (
+        "a",
+        " ",
+        "1",
+        "\x04",
+        "\x1d",
+        "é",
+        "\x80",
+        "\U00050000",
+        "\n",
+        "hello",
+        SPECIALS[1],
+        "\x04 \x1d",
+    )
+    for _ in range(300):
+        text = "".join(draw.choices(parts, k=draw.randrange(30)))
+        ids = tokenizer.encode(text)
+        assert tokenizer.encode(text, most=len(ids)) == ids
+        for most in range(len(ids)):
+            with pytest.raises(TooManyTokensError) as refused:
+                tokenizer.encode(text, most=most)
+            assert most < refused.value.count <= len(ids)
+
+
+def test_words_that_come_to_no_token_take_no_room():
+    tokenizer = lacking(0x04)
+    words = "a\x04" * 500
+    assert len(encoder(tokenizer).cutter.encode(words)) == 1000
+    assert len(tokenizer.encode(words, most=500)) == 500
+    cutter_alone = replace(cutting((0x04,)), pairs=None)
+    with pytest.raises(TooManyTokensError, match="at least 500"):
+        cutter_alone.encode(words, most=499)
 
 
 def test_a_long_word_takes_no_square_of_its_length():

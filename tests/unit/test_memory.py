@@ -73,6 +73,20 @@ def test_long_texts_are_encoded_one_at_a_time_and_as_ever(monkeypatch):
     assert all(tokenizer.decode(ids) == text for ids in found)
 
 
+def test_special_tokens_alone_are_too_many_before_they_are_gathered():
+    tokenizer = byte_tokenizer()
+    text = SPECIALS[3] * 200_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooManyTokensError, match="at least 1001 tokens"):
+            tokenizer.encode(text, most=1_000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 << 10
+    assert len(tokenizer.encode(text, most=200_000)) == 200_000
+
+
 @pytest.mark.parametrize("text", ["word " * 60_000, "w" * 240_000, ("word " * 600 + SPECIALS[1]) * 100])
 @pytest.mark.parametrize("is_native", [False, True])
 def test_too_many_tokens_are_counted_and_never_made_into_objects(is_native, text):

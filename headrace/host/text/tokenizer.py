@@ -92,6 +92,8 @@ class Tokenizer:
         for piece in pieces:
             if isinstance(piece, SpecialToken):
                 ids.append(piece.id)
+                if most is not None and len(ids) > most:
+                    raise TooManyTokensError(len(ids))
                 after_mark = rule is SpacePrefix.EACH
                 continue
             bare = not piece.startswith((" ", SPACE_MARK))

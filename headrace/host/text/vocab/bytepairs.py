@@ -15,29 +15,33 @@ from tokenizers import AddedToken, models
 
 from headrace.base.specs import TextArray
 from headrace.host.text.vocab.pretokenize import WordRule
-from headrace.host.text.vocab.spelling import BYTE_BY_CHAR
+from headrace.host.text.vocab.spelling import CHAR_BY_BYTE
 from headrace.host.text.vocab.vocabulary import Encoder, TooManyTokensError, counted
 
 _WORD = "\ue000\uf8ff\ue000"
 """Stands for every word in the cutter's vocabulary, which has no other entry."""
+_CONTINUING = range(0x80, 0xC0)
+"""Bytes that continue a character in UTF-8; each character that is not ASCII has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class BytePairEncoder:
     """See `Encoder`. `cutter` cuts text into words (0) and added tokens (1 and on: `added[id - 1]`).
 
-    `spells_all`: each byte is a token, so that a word is one at least.
+    `unspelled`: the ASCII characters that are no token. A word of nothing else comes to no token, any other
+    word to one at least. None: bytes that continue characters are no tokens either, so any word may come to
+    none.
     """
 
     pairs: Any
     cutter: tokenizers.Tokenizer
     added: list[int]
-    spells_all: bool
+    unspelled: str | None
 
     def encode(self, text: str, most: int | None = None) -> list[int]:
         """See `Encoder`."""
         found = self.cutter.encode_batch([text], add_special_tokens=False)
-        cut = counted(found, most if self.spells_all else None)
+        cut = counted(found, None if self.unspelled is None else most, self._most_empty(text))
         ids = self.pairs.encode(text, cut.offsets, cut.ids, self.added, most)
         if most is not None and len(ids) > most:
             raise TooManyTokensError(len(ids))
@@ -46,6 +50,10 @@ class BytePairEncoder:
     def token_to_id(self, text: str) -> int | None:
         """See `Encoder`."""
         return self.pairs.find(text)
+
+    def _most_empty(self, text: str) -> int:
+        """How many words of a text may come to no token: each takes an unspelled character at least."""
+        return sum(map(text.count, self.unspelled or ""))
 
 
 def quick_encoder(
@@ -77,5 +85,12 @@ def quick_encoder(
     if set(texts) != set(range(1, len(texts) + 1)):  # one is `_WORD`
         return None
     ids = [pairs.find(texts[i]) for i in range(1, len(texts) + 1)]
-    spells_all = all(pairs.find(byte) is not None for byte in BYTE_BY_CHAR)
-    return BytePairEncoder(pairs, cutter, ids, spells_all)
+    return BytePairEncoder(pairs, cutter, ids, _unspelled(pairs))
+
+
+def _unspelled(pairs: Any) -> str | None:
+    """See `BytePairEncoder`. Bytes that begin a character may lack: one that continues it follows."""
+    missing = [byte for byte, char in CHAR_BY_BYTE.items() if pairs.find(char) is None]
+    if any(byte in _CONTINUING for byte in missing):
+        return None
+    return "".join(chr(byte) for byte in sorted(missing) if byte < _CONTINUING.start)

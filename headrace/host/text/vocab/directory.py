@@ -12,6 +12,7 @@ from tokenizers import pre_tokenizers
 from headrace.base.errors import CheckpointError
 from headrace.host.text.vocab import spelling
 from headrace.host.text.vocab.endtokens import ends_by_name
+from headrace.host.text.vocab.library import refused
 from headrace.host.text.vocab.specials import SpecialToken
 from headrace.host.text.vocab.vocabulary import LibraryEncoder, Marks, SpacePrefix, Vocabulary
 
@@ -64,12 +65,8 @@ def _load(path: Path) -> tokenizers.Tokenizer:
         )
     if path.stat().st_size > MAX_TOKENIZER_BYTES:
         raise CheckpointError(f"{path} has {path.stat().st_size} bytes; the limit is {MAX_TOKENIZER_BYTES}")
-    try:
+    with refused(f"{path} is not a tokenizer that the tokenizers library reads"):
         core = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as fault:  # the library raises bare Exception
-        raise CheckpointError(
-            f"{path} is not a tokenizer that the tokenizers library reads: {fault}"
-        ) from fault
     core.no_truncation()
     core.no_padding()
     core.encode_special_tokens = True  # special tokens are split off before the library sees the text
@@ -137,13 +134,9 @@ def _wrapping(core: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, .
     Raises:
         CheckpointError: the file's pipeline fails on a plain text.
     """
-    try:
+    with refused("tokenizer.json cannot encode a plain text"):
         plain = core.encode("a", add_special_tokens=False).ids
         full = core.encode("a", add_special_tokens=True).ids
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as fault:  # a panic of the library is no Exception
-        raise CheckpointError(f"tokenizer.json cannot encode a plain text: {fault}") from fault
     for start in range(len(full) - len(plain) + 1):
         if full[start : start + len(plain)] == plain:
             return tuple(full[:start]), tuple(full[start + len(plain) :])

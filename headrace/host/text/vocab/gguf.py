@@ -12,6 +12,7 @@ from headrace.base.specs import TextArray
 from headrace.host.text.vocab import spelling
 from headrace.host.text.vocab.bytepairs import quick_encoder
 from headrace.host.text.vocab.endtokens import ends_by_name
+from headrace.host.text.vocab.library import refused
 from headrace.host.text.vocab.pretokenize import WordRule, word_rule
 from headrace.host.text.vocab.sentencepiece import merge_core, unigram_core
 from headrace.host.text.vocab.specials import SpecialToken
@@ -218,10 +219,8 @@ def _marks(data: Metadata, vocabulary: Vocabulary, add_bos: bool, add_eos: bool)
 def _library_model(
     vocab: dict[str, int], merges: list[tuple[str, str]], *, ignore_merges: bool
 ) -> models.BPE:
-    try:
+    with refused("tokenizer.ggml.merges do not fit the vocabulary"):
         return models.BPE(vocab, merges, ignore_merges=ignore_merges)
-    except Exception as fault:  # the library raises bare Exception for merges outside the vocabulary
-        raise CheckpointError(f"tokenizer.ggml.merges do not fit the vocabulary: {fault}") from fault
 
 
 def _ids(entries: list[str]) -> dict[str, int]:

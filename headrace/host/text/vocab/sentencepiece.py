@@ -7,6 +7,7 @@ import tokenizers
 from tokenizers import models, normalizers
 
 from headrace.base.errors import CheckpointError
+from headrace.host.text.vocab.library import refused
 from headrace.host.text.vocab.spelling import SPACE_MARK
 
 MAX_ENTRY_CHARS = 512
@@ -86,7 +87,5 @@ def unigram_core(
 
 
 def _precompiled(charsmap: bytes) -> normalizers.Normalizer:
-    try:
+    with refused("tokenizer.ggml.precompiled_charsmap is broken"):
         return normalizers.Precompiled(charsmap)
-    except Exception as fault:  # the library raises bare Exception
-        raise CheckpointError(f"tokenizer.ggml.precompiled_charsmap is broken: {fault}") from fault

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import tokenizers
 
+from headrace.host.text.vocab.library import refused
 from headrace.host.text.vocab.specials import SpecialToken
 from headrace.host.text.vocab.spelling import Spelling
 
@@ -31,19 +32,20 @@ class TooManyTokensError(Exception):
         self.count = count
 
 
-def counted(found: list[tokenizers.Encoding], most: int | None) -> tokenizers.Encoding:
+def counted(found: list[tokenizers.Encoding], most: int | None, most_empty: int = 0) -> tokenizers.Encoding:
     """The one encoding of a list, which is emptied.
 
     Raises:
-        TooManyTokensError: it has more than `most` tokens (None: there is no limit). The encoding, some
-            hundred bytes a token, is gone by then: an exception keeps what its frames hold.
+        TooManyTokensError: it has more than `most` tokens (None: there is no limit), even if `most_empty` of
+            them do not count. The encoding, some hundred bytes a token, is gone by then: an exception keeps
+            what its frames hold.
     """
     one = found.pop()
-    if most is None or len(one) <= most:
+    least = len(one) - most_empty
+    if most is None or least <= most:
         return one
-    count = len(one)
     del one
-    raise TooManyTokensError(count)
+    raise TooManyTokensError(least)
 
 
 class Encoder(Protocol):
@@ -71,8 +73,14 @@ class LibraryEncoder:
     library: tokenizers.Tokenizer
 
     def encode(self, text: str, most: int | None = None) -> list[int]:
-        """See `Encoder`."""
-        return counted(self.library.encode_batch_fast([text], add_special_tokens=False), most).ids
+        """See `Encoder`.
+
+        Raises:
+            CheckpointError: the library panics; its file was broken in a way that shows only now.
+        """
+        with refused("the model's tokenizer fails on a text", Exception):
+            found = self.library.encode_batch_fast([text], add_special_tokens=False)
+        return counted(found, most).ids
 
     def token_to_id(self, text: str) -> int | None:
         """See `Encoder`."""
