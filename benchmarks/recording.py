@@ -1,14 +1,15 @@
-"""What recording costs: steps with it and without it in turn, in one engine.
+"""What recording costs: blocks of steps with it and without it in turn, in one engine.
 
     python -m benchmarks.recording MODEL.gguf [--rows 16] [--seconds 50]
 
 Recorded are the cost model's sums and its learning (`StepMeter`), the timelines (`Batch.time`,
 `StepTime.book`, `Together.book`) and the latencies of requests (`RequestClock`). The real core, text side and
-event encoder run in one thread. Of each two steps that follow each other one records and the other does not,
-in an order drawn anew for every pair: whatever the machine does besides meets both alike, and thousands of
-pairs make an interval of a fraction of a percent. Pairs with a step that took more than half as long again as
-the median (another process had the core) are left out; how many is told. At last the recording calls are
-timed by themselves.
+event encoder run in one thread. Of each two blocks that follow each other one records and the other does not,
+in an order drawn anew for every pair: whatever the machine does besides meets both alike, and hundreds of
+pairs make an interval of a percent or less. A block is as long as the cost model holds repeated steps before
+it books them, so each has one booking; the first step after a switch is booked by itself and left out. So are
+steps that took more than half as long again as the median (another process had the core); how many is told.
+At last the recording calls are timed by themselves.
 """
 
 import argparse
@@ -32,8 +33,13 @@ PARTS: tuple[tuple[Any, str], ...] = (
     (RequestClock, "see"),
 )
 HICCUP = 1.5
+BLOCK = 16
+"""Steps; as many as `StepMeter` holds."""
 TOKENS = 1800
 TIMED_STEPS = 200
+
+Pair = tuple[list[float], list[float]]
+"""Seconds of the steps of a block with recording, and of one without."""
 
 
 class Plain(Bench):
@@ -79,18 +85,18 @@ class _Silent:
         """Book nothing."""
 
 
-def pairs(bench: Plain, rows: int, seconds: float) -> list[tuple[float, float]]:
-    """(with, without) seconds of steps that follow each other."""
-    rng, found, end = random.Random(1), list[tuple[float, float]](), time.perf_counter() + seconds
+def pairs(bench: Plain, rows: int, seconds: float) -> list[Pair]:
+    """Pairs of blocks that follow each other."""
+    rng, found, end = random.Random(1), list[Pair](), time.perf_counter() + seconds
     while time.perf_counter() < end:
         bench.record(True)
         bench.fill(rows)
-        for _ in range((TOKENS - 100) // 2):
-            order = rng.sample((True, False), 2)
-            took: dict[bool, float] = {}
-            for is_on in order:
+        for _ in range((TOKENS - 100) // (2 * BLOCK + 2)):
+            took: dict[bool, list[float]] = {}
+            for is_on in rng.sample((True, False), 2):
                 bench.record(is_on)
-                took[is_on] = bench.seconds()
+                bench.one()
+                took[is_on] = [bench.seconds() for _ in range(BLOCK)]
             found.append((took[True], took[False]))
             if time.perf_counter() > end:
                 break
@@ -100,16 +106,19 @@ def pairs(bench: Plain, rows: int, seconds: float) -> list[tuple[float, float]]:
     return found
 
 
-def told(found: list[tuple[float, float]]) -> str:
+def told(found: list[Pair]) -> str:
     """The share that recording adds, with its 95 % interval."""
-    most = HICCUP * statistics.median(s for pair in found for s in pair)
-    kept = [pair for pair in found if max(pair) <= most]
-    without = statistics.fmean(b for _, b in kept)
-    more = [a - b for a, b in kept]
+    steps = [seconds for pair in found for block in pair for seconds in block]
+    most = HICCUP * statistics.median(steps)
+    kept = [[[s for s in block if s <= most] for block in pair] for pair in found]
+    means = [[statistics.fmean(block) for block in pair] for pair in kept if all(pair)]
+    without = statistics.fmean(b for _, b in means)
+    more = [a - b for a, b in means]
     middle = statistics.fmean(more) / without
     half = 1.96 * statistics.stdev(more) / math.sqrt(len(more)) / without
     return (
-        f"{len(kept)} pairs ({len(found) - len(kept)} left out), {1e3 * without:.3f} ms a step without; "
+        f"{len(means)} pairs of {BLOCK} steps ({sum(s > most for s in steps)} steps left out), "
+        f"{1e3 * without:.3f} ms a step without; "
         f"recording adds {middle:.2%} ({middle - half:.2%} to {middle + half:.2%})"
     )
 
