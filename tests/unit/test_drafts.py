@@ -6,10 +6,13 @@ from itertools import pairwise
 import pytest
 
 from headrace.base.errors import RequestError
+from headrace.base.ids import SlotId
 from headrace.base.request import Request, SamplingParams
+from headrace.base.step import RowResult, StepResult
 from headrace.base.tasks import MAX_DEPTH, Speculation
 from headrace.base.terms import Tenant, Terms
 from headrace.engine.sim import SimCost
+from headrace.host.sched.drafts.depth import LOSS, Depth
 from headrace.host.sched.drafts.price import STALE, Curve, StepPrice
 from headrace.host.sched.drafts.track import COMMON_KEEP, DOUBT, KEEP, Rates, Track
 from headrace.host.sched.limits import ScheduleLimits
@@ -394,6 +397,43 @@ def test_a_request_wishes_within_what_the_engine_has(wish, offered, gives):
 def test_a_wish_beyond_it_is_refused(wish, offered, says):
     with pytest.raises(RequestError, match=says):
         Speculation.parse(wish).within(Speculation.parse(offered))
+
+
+@pytest.mark.parametrize("where", ["choose", "learn"])
+def test_what_the_host_takes_for_drafts_is_part_of_their_price(monkeypatch, where):
+    """In planning or in committing: the runner's seconds alone would let each draft pay."""
+    machine, original = Machine(lambda *_: 0.5, flat(0.05), most=4), getattr(Depth, where)
+
+    def slow(self, *args):
+        original(self, *args)
+        rows = args[0] if where == "choose" else args[2:3]
+        machine.time_s += 0.006 * sum(row.num_drafts for row in rows)
+
+    monkeypatch.setattr(Depth, where, slow)
+    simulate(machine, AUTO, 4, 400)
+    assert sum(d > 0 for d in machine.depths[60:]) <= 20
+
+
+def test_looking_for_drafts_is_no_part_of_the_price_of_plain_steps():
+    """Without drafts it is not done: where they do not pay, rows are asked for them ever more rarely."""
+    drafts, row = Depth(AUTO, 32), RowResult(SlotId(0), 0, (3,))
+    for num_drafts, draft_s in ((0, 0.01), (0, 0.002), (2, 0.01)):
+        result = StepResult(step=0, rows=(row,), seconds=0.03 + draft_s, draft_s=draft_s)
+        drafts.observe(1, (num_drafts, 0), result)
+        assert drafts._price.plain_s(1) == pytest.approx(0.03)
+    assert drafts._price.ratio(1, 2) > 1.3
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_lookup_is_left_where_it_gains_nothing_and_a_drafter_where_it_loses(is_late):
+    """What else a drafter would draft is not known."""
+    drafts = Depth(AUTO, 32)
+    for _ in range(60):
+        drafts._price.observe(1, 1, 1.51)
+        drafts._price.observe(1, 0, 1.0)
+    drafts._is_checking, found = True, [(-0.5, 0)]
+    assert LOSS < 1.5 / 1.51 < 1.0
+    assert drafts._best(found, [is_late], 1, 8) == (found if is_late else [])
 
 
 def test_plain_steps_are_measured_often_while_few_were():

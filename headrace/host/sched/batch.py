@@ -14,9 +14,11 @@ from headrace.host.timeline.times import Prefill, StepTime, prefill_share
 
 @dataclass(slots=True, eq=False)
 class StepNotes:
-    """What the timelines of its sequences need to know about a step."""
+    """What timelines and prices need to know about a step."""
 
     planned_s: float = 0.0
+    host_s: float = 0.0
+    """Seconds in which it was planned and committed: drafts cost some of them, beside those of the runner."""
     prefills: dict[int, Prefill] = field(default_factory=dict[int, Prefill])
     """Rows that compute a prompt, by lease."""
     held: dict[int, WaitReason] = field(default_factory=dict[int, WaitReason])

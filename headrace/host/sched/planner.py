@@ -289,7 +289,8 @@ def learn(planner: Planner, batch: Batch, result: StepResult) -> None:
         return
     plain_s = result.seconds
     if planner.drafts.is_on:
-        plain_s = planner.drafts.observe(batch.num_decodes, (batch.num_drafts, batch.num_late), result)
+        planned = batch.num_drafts, batch.num_late
+        plain_s = planner.drafts.observe(batch.num_decodes, planned, result, batch.notes.host_s)
     planner.cost.observe(plain_s, 0, batch.num_decodes)
 
 

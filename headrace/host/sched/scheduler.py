@@ -149,7 +149,9 @@ class Scheduler:
         if num_empty := self._roster.num_slots - len(batch.rows):
             self._wasted += min(num_empty, self._queue.num_ready)
         repeats = self._planner.repeat.repeats_of(batch)
-        return batch.plan(self._roster.take_ends(), self._roster.take_finished(), repeats)
+        plan = batch.plan(self._roster.take_ends(), self._roster.take_finished(), repeats)
+        notes.host_s = self._now_s() - now_s
+        return plan
 
     def commit(self, result: StepResult) -> Progress:
         """Take the result of a planned step.
@@ -160,11 +162,12 @@ class Scheduler:
         batch = self._planned.pop(result.step, None)
         if batch is None:
             raise InvariantError(f"step {result.step} was not planned, or is committed already")
-        learn(self._planner, batch, result)
         now_s = self._now_s()
         deltas = self._planner.repeat.commit(batch, result, now_s)
         if deltas is None:
             deltas = self._commit_rows(batch, result, now_s)
+        batch.notes.host_s += self._now_s() - now_s
+        learn(self._planner, batch, result)
         return Progress(step=result.step, deltas=tuple(deltas))
 
     def _commit_rows(self, batch: Batch, result: StepResult, now_s: float) -> list[Delta]:

@@ -11,6 +11,7 @@ drafts begin to agree is noticed without paying for checks; it is asked for draf
 every `RARELY`th row.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence as Items
 from functools import partial
 from typing import NamedTuple
@@ -31,7 +32,10 @@ AUTO_DEPTH = 10
 GAIN = 1.04
 """What checking must promise before it begins."""
 LOSS = 0.985
-"""Checking ends where it promises less: estimates waver by so much."""
+"""Checking a drafter's ends where it promises less: estimates waver, and its rates are known only meanwhile.
+
+A lookup's are always known, so checking them ends where it promises nothing.
+"""
 LEAST_CHANCE = 0.05
 """Of a draft that is checked, however cheap checks seem: it could not give what checking must promise."""
 MAX_GAIN = 1.25
@@ -91,7 +95,7 @@ class Depth:
         self._choice = Choice()
         self._num_alike = 0
         """Choices since checking began or ended."""
-        self.counts: dict[str, float] = dict.fromkeys(_COUNTS, 0.0)
+        self.counts: defaultdict[str, float] = defaultdict(float, dict.fromkeys(_COUNTS, 0.0))
         """`_COUNTS` since start; `drafts_accepted_N` by place, `drafts_by_METHOD_X`, `draft_why_X`."""
 
     def open(self, seq: Sequence) -> None:
@@ -184,29 +188,34 @@ class Depth:
         every = 1 if is_often else min(RARELY, 2 + idle // 16)
         is_asked = seq.max_drafts > 0  # what this row was planned with
         seq.max_drafts = track.most if track.num_idle % every == 0 else 0
-        why = f"draft_why_{track.story.commit(num_checked, accepted, is_asked=is_asked)}"
-        self.counts[why] = self.counts.get(why, 0.0) + 1
+        self.counts[f"draft_why_{track.story.commit(num_checked, accepted, is_asked=is_asked)}"] += 1
 
     def _count(self, track: Track, num_checked: int, num_accepted: int, *, is_late: bool) -> None:
         """A row checked drafts."""
         track.num_checked += num_checked
         track.num_accepted += num_accepted
-        method = self.ways.method(track, is_late=is_late)
+        method, counts = self.ways.method(track, is_late=is_late), self.counts
         track.story.add(method, num_checked, num_accepted)
-        found = {"draft_rows": 1, "drafts_checked": num_checked, "drafts_accepted": num_accepted}
-        found |= {f"drafts_accepted_{i}": 1 for i in range(num_accepted)}
-        of_method = {"rows": 1, "checked": num_checked, "accepted": num_accepted, "first": num_accepted > 0}
-        found |= {f"drafts_by_{method}_{name}": count for name, count in of_method.items()}
-        for name, count in found.items():
-            self.counts[name] = self.counts.get(name, 0.0) + count
+        counts["draft_rows"] += 1
+        counts["drafts_checked"] += num_checked
+        counts["drafts_accepted"] += num_accepted
+        for i in range(num_accepted):
+            counts[f"drafts_accepted_{i}"] += 1
+        counts[f"drafts_by_{method}_rows"] += 1
+        counts[f"drafts_by_{method}_checked"] += num_checked
+        counts[f"drafts_by_{method}_accepted"] += num_accepted
+        counts[f"drafts_by_{method}_first"] += num_accepted > 0
 
-    def observe(self, num_rows: int, planned: tuple[int, int], result: StepResult) -> float:
-        """A step that only decoded is over; returns the seconds that it would have taken without drafts.
+    def observe(
+        self, num_rows: int, planned: tuple[int, int], result: StepResult, host_s: float = 0.0
+    ) -> float:
+        """A step that only decoded is over; returns the runner's seconds that it would take without drafts.
 
         Args:
             num_rows: its rows.
             planned: drafts that they were to check, and those of them that the step was to compute.
             result: what came of it.
+            host_s: seconds that planning and committing it took.
         """
         num_drafts, num_late = planned
         num_unmade = sum(row.num_unmade for row in result.rows) if num_drafts else 0
@@ -218,7 +227,10 @@ class Depth:
         if is_reading:
             return result.seconds - result.draft_s  # the price of nothing that comes again
         late_s = self.ways.observe(num_late, result)
-        self._price.observe(num_rows, num_drafts, result.seconds - late_s)
+        price_s = host_s + result.seconds - late_s
+        if not (num_drafts or self._offered.is_late):
+            price_s -= result.draft_s  # looking for drafts is part of their own price
+        self._price.observe(num_rows, num_drafts, price_s)
         if not num_drafts:
             return result.seconds
         rounds = sum(len(row.tokens) for row in result.rows) / num_rows
@@ -274,8 +286,10 @@ class Depth:
             if without.rate > peak.rate:
                 found, peak, most = lookups, without, min(len(lookups), most)
         gain = peak.rate / num_rows / self._hope()
-        is_trial = self.ways.is_trying and any(late[i] for _, i in found[: peak.num_drafts])
-        is_worth = gain >= (LOSS if self._is_checking else self._gain)
+        is_late = any(late[i] for _, i in found[: peak.num_drafts])
+        is_trial = self.ways.is_trying and is_late
+        least = (LOSS if is_late else 1.0) if self._is_checking else self._gain
+        is_worth = gain >= least
         if is_worth or not is_trial:
             self._turn(is_worth=is_worth)
         is_on = is_trial or self._is_checking
