@@ -194,17 +194,9 @@ class Depth:
         """A row checked drafts."""
         track.num_checked += num_checked
         track.num_accepted += num_accepted
-        method, counts = self.ways.method(track, is_late=is_late), self.counts
+        method = self.ways.method(track, is_late=is_late)
         track.story.add(method, num_checked, num_accepted)
-        counts["draft_rows"] += 1
-        counts["drafts_checked"] += num_checked
-        counts["drafts_accepted"] += num_accepted
-        for i in range(num_accepted):
-            counts[f"drafts_accepted_{i}"] += 1
-        counts[f"drafts_by_{method}_rows"] += 1
-        counts[f"drafts_by_{method}_checked"] += num_checked
-        counts[f"drafts_by_{method}_accepted"] += num_accepted
-        counts[f"drafts_by_{method}_first"] += num_accepted > 0
+        _count_row(self.counts, method, num_checked, num_accepted)
 
     def observe(
         self, num_rows: int, planned: tuple[int, int], result: StepResult, host_s: float = 0.0
@@ -372,6 +364,19 @@ def _why_never(request: Request) -> DraftReason:
     if request.task is not None:
         return DraftReason.OTHER_TASK
     return DraftReason.OFF if request.sampling.structured is None else DraftReason.GRAMMAR
+
+
+def _count_row(counts: defaultdict[str, float], method: str, num_checked: int, num_accepted: int) -> None:
+    """Add a row that checked a method's drafts to `Depth.counts`."""
+    counts["draft_rows"] += 1
+    counts["drafts_checked"] += num_checked
+    counts["drafts_accepted"] += num_accepted
+    for i in range(num_accepted):
+        counts[f"drafts_accepted_{i}"] += 1
+    counts[f"drafts_by_{method}_rows"] += 1
+    counts[f"drafts_by_{method}_checked"] += num_checked
+    counts[f"drafts_by_{method}_accepted"] += num_accepted
+    counts[f"drafts_by_{method}_first"] += num_accepted > 0
 
 
 def _near(best: int) -> tuple[int, ...]:
