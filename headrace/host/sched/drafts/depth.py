@@ -67,7 +67,10 @@ _COUNTS = (
     "draft_plain_seconds",
 )
 """The last two: seconds of steps with drafts, and what plain steps would have taken for their tokens."""
-RARELY = 4
+RARELY = 8
+"""Rows of a sequence for one that asks for lookups that gain nothing: asking takes the host time, too."""
+RARELY_LATE = 4
+"""For one in which a drafter is asked: it is tried by that."""
 MAX_HELD = 32
 """Choices that hold while rows are read for; then what is known by now is weighed, whoever still reads."""
 Draft = tuple[float, int]
@@ -185,7 +188,7 @@ class Depth:
         track.num_idle = 0 if num_checked else track.num_idle + 1
         idle = track.num_idle - PATIENCE
         is_often = idle <= 0 or track.depth is not None or result.num_unmade > 0
-        every = 1 if is_often else min(RARELY, 2 + idle // 16)
+        every = 1 if is_often else min(RARELY_LATE if self._offered.is_late else RARELY, 2 + idle // 16)
         is_asked = seq.max_drafts > 0  # what this row was planned with
         seq.max_drafts = track.most if track.num_idle % every == 0 else 0
         self.counts[f"draft_why_{track.story.commit(num_checked, accepted, is_asked=is_asked)}"] += 1
