@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from benchmarks.figures import Ratio
 
 QUIET = 0.1
-"""Cores that others may take before a figure is marked."""
+"""A figure is marked when others took so many cores."""
 _DISTURBED = re.compile(r", disturbed \(([\d.]+)\)")
 
 
@@ -61,7 +61,7 @@ def number(value: float | None) -> str:
     """A value as a table shows it."""
     if value is None:
         return "-"
-    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+    return f"{value:.1f}" if round(value, 1) < 100 else f"{value:,.0f}"
 
 
 def share(value: float | None, limit: str) -> str:
@@ -71,7 +71,7 @@ def share(value: float | None, limit: str) -> str:
 
 def compared(cell: Cell) -> list[str]:
     """Ratio, range, pairs and build; a disturbed cell says so."""
-    mark = f", disturbed ({cell.disturbed:.2f})" if cell.disturbed > QUIET else ""
+    mark = f", disturbed ({cell.disturbed:.2f})" if round(cell.disturbed, 2) >= QUIET else ""
     found = cell.ratio
     if found is None:
         return ["-", "-", f"0{mark}", cell.build]

@@ -188,7 +188,7 @@ def read_bare(text: str) -> list[Cell]:
                 values={who: value for who, value in values.items() if value is not None},
                 ratio=found,
                 shares={who: value for who, (value, _) in shares.items() if value is not None},
-                limit=shares[OURS][1],
+                limit=shares[OURS][1] or shares[THEIRS][1],
                 disturbed=disturbed,
                 build=row["build"],
             )
@@ -334,7 +334,7 @@ def write(data: dict, page: Path = PAGE) -> None:
     under_load = merged(read_served(between(text, "served")), served_cells(data))
     for name, content in (
         ("machine", machine_line(data)),
-        ("limits", limits_table(data)),
+        ("limits", limits_table(data) if limits_of(data) else between(text, "limits").rstrip()),
         ("bare", bare_table(bare)),
         ("depth", depth_table(data, between(text, "depth"))),
         ("batch", batch_table(bare)),

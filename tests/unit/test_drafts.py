@@ -414,6 +414,21 @@ def test_what_the_host_takes_for_drafts_is_part_of_their_price(monkeypatch, wher
     assert sum(d > 0 for d in machine.depths[60:]) <= 20
 
 
+def test_what_drafts_gain_is_told_with_the_host_and_what_a_step_takes_without_it():
+    """Steps of 10 ms, with drafts 20 ms and two tokens a row, each beside 5 ms of the host."""
+    drafts = Depth(AUTO, 64)
+    one, two = (
+        StepResult(step=1, rows=(RowResult(SlotId(0), 0, tokens),), seconds=seconds)
+        for tokens, seconds in (((5,), 0.01), ((5, 6), 0.02))
+    )
+    for _ in range(200):
+        assert drafts.observe(1, (0, 0), one, 0.005) == 0.01
+        without_s = drafts.observe(1, (1, 0), two, 0.005)
+    assert without_s == pytest.approx(0.01, rel=0.02)
+    told = drafts.counts["draft_plain_seconds"] / drafts.counts["draft_step_seconds"]
+    assert told == pytest.approx(2 * 0.015 / 0.025, rel=0.05)
+
+
 def test_looking_for_drafts_is_no_part_of_the_price_of_plain_steps():
     """Without drafts it is not done: where they do not pay, rows are asked for them ever more rarely."""
     drafts, row = Depth(AUTO, 32), RowResult(SlotId(0), 0, (3,))

@@ -102,7 +102,7 @@ class Decode:
         places, starts = [(row.slot, row.lease) for row in rows], [row.start for row in rows]
         if places != self._places or starts != self._context.key_len.tolist():
             self.forget()
-            return self._gather(rows, starts)
+            return self._gather(rows, places, starts)
         return self._go_on(rows, [i for i, row in enumerate(rows) if row.new_blocks or row.swapped])
 
     def _go_on(self, rows: Sequence[Row], changed: Sequence[int]) -> ForwardContext:
@@ -135,7 +135,9 @@ class Decode:
             RowResult(slot, lease, (token,)) for (slot, lease), token in zip(self._places, drawn, strict=True)
         ]
 
-    def _gather(self, rows: Sequence[Row], starts: list[int]) -> ForwardContext | None:
+    def _gather(
+        self, rows: Sequence[Row], places: list[tuple[SlotId, int]], starts: list[int]
+    ) -> ForwardContext | None:
         state, count = self._state, len(rows)
         slots = np.array([row.slot for row in rows], np.intp)
         positions = np.array(starts, np.int32)
@@ -162,7 +164,7 @@ class Decode:
         # The token to draw stands at the position where the keys end, in this step and in all that follow.
         self._batch = state.sampling.plain_batch(slots, key_len)
         self._sampler = None
-        self._places = [(row.slot, row.lease) for row in rows]
+        self._places = places
         self._num_keys = sum(starts) + count
         return self._context
 

@@ -8,7 +8,7 @@ Where the best is no better than nothing by `GAIN`, no row checks any: then the 
 begins and soon ends again must promise more the next time, so that nothing swings at the threshold. Drafts
 that are not checked are compared with what is drawn all the same (the runner does), so a sequence whose
 drafts begin to agree is noticed without paying for checks; it is asked for drafts ever more rarely, up to
-every `RARELY`th row.
+every `RARELY`th row (`RARELY_LATE`).
 """
 
 from collections import defaultdict
@@ -70,7 +70,7 @@ _COUNTS = (
 RARELY = 8
 """Rows of a sequence for one that asks for lookups that gain nothing: asking takes the host time, too."""
 RARELY_LATE = 4
-"""For one in which a drafter is asked: it is tried by that."""
+"""Where the engine has a drafter that computes, which is tried by being asked."""
 MAX_HELD = 32
 """Choices that hold while rows are read for; then what is known by now is weighed, whoever still reads."""
 Draft = tuple[float, int]
@@ -204,7 +204,7 @@ class Depth:
     def observe(
         self, num_rows: int, planned: tuple[int, int], result: StepResult, host_s: float = 0.0
     ) -> float:
-        """A step that only decoded is over; returns the runner's seconds that it would take without drafts.
+        """A step that only decoded is over; returns the runner's seconds that one without drafts takes.
 
         Args:
             num_rows: its rows.
@@ -224,15 +224,15 @@ class Depth:
         late_s = self.ways.observe(num_late, result)
         price_s = host_s + result.seconds - late_s
         if not (num_drafts or self._offered.is_late):
-            price_s -= result.draft_s  # looking for drafts is part of their own price
+            price_s -= result.draft_s  # where only lookups draft, looking is part of their own price
         self._price.observe(num_rows, num_drafts, price_s)
         if not num_drafts:
             return result.seconds
         rounds = sum(len(row.tokens) for row in result.rows) / num_rows
-        plain_s = (result.seconds - late_s) / self._price.ratio(num_rows, num_drafts)
-        self.counts["draft_step_seconds"] += result.seconds
+        plain_s = price_s / self._price.ratio(num_rows, num_drafts)
+        self.counts["draft_step_seconds"] += host_s + result.seconds
         self.counts["draft_plain_seconds"] += rounds * plain_s
-        return plain_s
+        return max(0.0, plain_s - host_s)
 
     def pass_by(self, result: StepResult) -> None:
         """A step is over that also computed prompts, so that it tells nothing of the price of others."""

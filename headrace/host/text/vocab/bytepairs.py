@@ -14,6 +14,7 @@ import tokenizers
 from tokenizers import AddedToken, models
 
 from headrace.base.specs import TextArray
+from headrace.host.text.vocab.library import refused
 from headrace.host.text.vocab.pretokenize import WordRule
 from headrace.host.text.vocab.spelling import CHAR_BY_BYTE
 from headrace.host.text.vocab.vocabulary import Encoder, TooManyTokensError, counted
@@ -39,8 +40,13 @@ class BytePairEncoder:
     unspelled: str | None
 
     def encode(self, text: str, most: int | None = None) -> list[int]:
-        """See `Encoder`."""
-        found = self.cutter.encode_batch([text], add_special_tokens=False)
+        """See `Encoder`.
+
+        Raises:
+            CheckpointError: the library panics over the text.
+        """
+        with refused("the model's tokenizer fails on a text", Exception):
+            found = self.cutter.encode_batch([text], add_special_tokens=False)
         cut = counted(found, None if self.unspelled is None else most, self._most_empty(text))
         ids = self.pairs.encode(text, cut.offsets, cut.ids, self.added, most)
         if most is not None and len(ids) > most:

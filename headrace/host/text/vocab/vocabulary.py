@@ -76,7 +76,7 @@ class LibraryEncoder:
         """See `Encoder`.
 
         Raises:
-            CheckpointError: the library panics; its file was broken in a way that shows only now.
+            CheckpointError: the library panics over the text, most likely for a broken file.
         """
         with refused("the model's tokenizer fails on a text", Exception):
             found = self.library.encode_batch_fast([text], add_special_tokens=False)
