@@ -60,7 +60,7 @@ def draft_with(core: EngineCore, say: Callable[[Sequence[int]], Sequence[int]]) 
 
 
 def set_price(core: EngineCore, price: Callable[[int, int], float]) -> None:
-    """Let steps take what `price` says, (rows, drafts) -> seconds: depths do not follow the clock."""
+    """Let steps take what `price` says, (rows, drafts) -> seconds, and the host nothing: no clock decides."""
     run = core.runner.run
 
     def priced(plan: StepPlan) -> StepResult:
@@ -68,6 +68,7 @@ def set_price(core: EngineCore, price: Callable[[int, int], float]) -> None:
         return replace(run(plan), seconds=seconds, draft_s=seconds / 10)
 
     core.runner.run = priced  # type: ignore[method-assign]
+    core.scheduler._now_s = lambda: 0.0
 
 
 class Machine:
