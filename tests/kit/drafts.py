@@ -68,7 +68,8 @@ def set_price(core: EngineCore, price: Callable[[int, int], float]) -> None:
         return replace(run(plan), seconds=seconds, draft_s=seconds / 10)
 
     core.runner.run = priced  # type: ignore[method-assign]
-    core.scheduler._now_s = lambda: 0.0
+    began_s = core.scheduler._now_s()
+    core.scheduler._now_s = lambda: began_s
 
 
 class Machine:

@@ -415,7 +415,7 @@ def test_what_the_host_takes_for_drafts_is_part_of_their_price(monkeypatch, wher
 
 
 def test_what_drafts_gain_is_told_with_the_host_and_what_a_step_takes_without_it():
-    """Steps of 10 ms, with drafts 20 ms and two tokens a row, each beside 5 ms of the host."""
+    """Steps of 10 ms and 5 ms of the host, with drafts 20 ms and 9 ms for two tokens a row."""
     drafts = Depth(AUTO, 64)
     one, two = (
         StepResult(step=1, rows=(RowResult(SlotId(0), 0, tokens),), seconds=seconds)
@@ -423,20 +423,48 @@ def test_what_drafts_gain_is_told_with_the_host_and_what_a_step_takes_without_it
     )
     for _ in range(200):
         assert drafts.observe(1, (0, 0), one, 0.005) == 0.01
-        without_s = drafts.observe(1, (1, 0), two, 0.005)
+        without_s = drafts.observe(1, (1, 0), two, 0.009)
     assert without_s == pytest.approx(0.01, rel=0.02)
     told = drafts.counts["draft_plain_seconds"] / drafts.counts["draft_step_seconds"]
-    assert told == pytest.approx(2 * 0.015 / 0.025, rel=0.05)
+    assert told == pytest.approx(2 * 0.015 / 0.029, rel=0.05)
 
 
-def test_looking_for_drafts_is_no_part_of_the_price_of_plain_steps():
-    """Without drafts it is not done: where they do not pay, rows are asked for them ever more rarely."""
-    drafts, row = Depth(AUTO, 32), RowResult(SlotId(0), 0, (3,))
-    for num_drafts, draft_s in ((0, 0.01), (0, 0.002), (2, 0.01)):
+@pytest.mark.parametrize(("method", "share"), [("auto", 0.0), ("medusa=x", 1.0), ("auto,medusa=x", 0.0)])
+def test_looking_for_drafts_is_no_part_of_the_price_of_plain_steps(method, share):
+    """Without drafts lookups are not asked. A drafter alone is: what it takes in vain is part of the step."""
+    drafts, row = Depth(Speculation.parse(method), 32), RowResult(SlotId(0), 0, (3,))
+    for draft_s in (0.01, 0.002, 0.01):
+        drafts._price = StepPrice()
         result = StepResult(step=0, rows=(row,), seconds=0.03 + draft_s, draft_s=draft_s)
+        drafts.observe(1, (0, 0), result)
+        assert drafts._price.plain_s(1) == pytest.approx(0.03 + share * draft_s)
+
+
+def test_looking_for_drafts_is_part_of_the_price_of_drafts():
+    drafts, row = Depth(AUTO, 32), RowResult(SlotId(0), 0, (3,))
+    for num_drafts in (0, 2):
+        result = StepResult(step=0, rows=(row,), seconds=0.04, draft_s=0.01)
         drafts.observe(1, (num_drafts, 0), result)
-        assert drafts._price.plain_s(1) == pytest.approx(0.03)
+    assert drafts._price.plain_s(1) == pytest.approx(0.03)
     assert drafts._price.ratio(1, 2) > 1.3
+
+
+@pytest.mark.parametrize(
+    ("method", "rarest"), [("auto", 8), ("ngram", 8), ("medusa=x", 4), ("auto,medusa=x", 4)]
+)
+def test_rows_that_gain_nothing_are_asked_ever_more_rarely(method, rarest):
+    """Asking takes the host's time; a drafter is tried by being asked."""
+    machine = Machine(lambda *_: 0.0, flat(0.05), most=8)
+    asked, run = [], machine.run
+
+    def watched(plan):
+        asked.append(plan.rows[0].max_drafts > 0)
+        return run(plan)
+
+    machine.run = watched
+    simulate(machine, Speculation.parse(method), 1, 340)
+    assert sum(asked[:12]) == 12
+    assert sum(asked[-80:]) == 80 // rarest
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -456,7 +484,7 @@ def test_plain_steps_are_measured_often_while_few_were():
     price, due = StepPrice(), []
     price.observe(16, 0, 1.25)
     for step in range(1, 1500):
-        if price.is_plain_due(16):
+        if price.is_plain_due(16, is_often=True):
             due.append(step)
             price.observe(16, 0, 1.0)
         else:
@@ -465,3 +493,12 @@ def test_plain_steps_are_measured_often_while_few_were():
     assert due[:5] == [5, 14, 27, 44, 65]
     assert max(b - a for a, b in pairwise(due)) == STALE + 1
     assert price.ratio(16, 5) == pytest.approx(1.15, rel=0.03)
+
+
+def test_the_first_plain_steps_beside_drafts_that_pay_come_soon():
+    machine = Machine(lambda *_: 1.0, flat(0.05), most=8)
+    simulate(machine, AUTO, 1, 300)
+    plain = [step for step, num_drafts in enumerate(machine.depths) if not num_drafts]
+    gaps = [b - a for a, b in pairwise(plain)]
+    assert max(plain[:5]) < STALE
+    assert max(gaps[-3:]) > 4 * min(gaps[:5])

@@ -5,10 +5,10 @@
 
 Drafts are taken in the order of their chances over all rows, as many as make tokens over cost the largest.
 Where the best is no better than nothing by `GAIN`, no row checks any: then the step is the plain one. What
-begins and soon ends again must promise more the next time, so that nothing swings at the threshold. Drafts
-that are not checked are compared with what is drawn all the same (the runner does), so a sequence whose
-drafts begin to agree is noticed without paying for checks; it is asked for drafts ever more rarely, up to
-every `RARELY`th row (`RARELY_LATE`).
+begins and soon ends again must promise more the next time, so that nothing swings at the threshold. A
+lookup's drafts that are not checked are compared with what is drawn all the same (the runner does), so a
+sequence whose drafts begin to agree is noticed without paying for checks; it is asked for drafts ever more
+rarely, up to every `RARELY`th row (`RARELY_LATE`).
 """
 
 from collections import defaultdict
@@ -96,6 +96,8 @@ class Depth:
         self._is_checking = False
         self._gain = GAIN
         self._choice = Choice()
+        self._plain_share = 1.0
+        """The runner's seconds of the last step without drafts, over its price."""
         self._num_alike = 0
         """Choices since checking began or ended."""
         self.counts: defaultdict[str, float] = defaultdict(float, dict.fromkeys(_COUNTS, 0.0))
@@ -227,12 +229,13 @@ class Depth:
             price_s -= result.draft_s  # where only lookups draft, looking is part of their own price
         self._price.observe(num_rows, num_drafts, price_s)
         if not num_drafts:
+            self._plain_share = result.seconds / price_s if price_s > 0.0 else 1.0
             return result.seconds
         rounds = sum(len(row.tokens) for row in result.rows) / num_rows
         plain_s = price_s / self._price.ratio(num_rows, num_drafts)
         self.counts["draft_step_seconds"] += host_s + result.seconds
         self.counts["draft_plain_seconds"] += rounds * plain_s
-        return max(0.0, plain_s - host_s)
+        return plain_s * self._plain_share
 
     def pass_by(self, result: StepResult) -> None:
         """A step is over that also computed prompts, so that it tells nothing of the price of others."""

@@ -1,4 +1,4 @@
-"""What a decoding step costs with drafts in it, measured while running.
+"""What a decoding step costs with drafts in it: the seconds of runner and host, measured while running.
 
     seconds of a step = curve(rows)(drafts)
 
@@ -123,7 +123,7 @@ class StepPrice:
         curve = self._nearest(num_rows)
         return 0.0 if curve is None else curve.seconds(0, self._slope_s)
 
-    def is_plain_due(self, num_rows: int, *, is_often: bool = True) -> bool:
+    def is_plain_due(self, num_rows: int, *, is_often: bool) -> bool:
         """Whether the next step of so many rows should have no drafts, so that their gain is known."""
         curve = self._nearest(num_rows)
         return curve is None or (curve.num_rows == num_rows and curve.is_plain_due(is_often=is_often))
