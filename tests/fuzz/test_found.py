@@ -19,7 +19,7 @@ from headrace.compute.weights.modelspec import Config, as_number
 from headrace.host.text.chat import CHATML, ChatTemplate
 from headrace.host.text.tokenizer import load_tokenizer
 from headrace.host.text.vocab import directory
-from headrace.host.text.vocab.library import refused
+from headrace.host.text.vocab.library_faults import refused
 from tests.fuzz.bodies import Target
 from tests.kit.gguf_files import pair, raw_file, text
 from tests.kit.vocabs import byte_library

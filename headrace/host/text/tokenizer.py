@@ -14,6 +14,7 @@ from headrace.base.memory import give_back
 from headrace.base.specs import TokenizerSource
 from headrace.host.text.template.lookalike import Lookalikes
 from headrace.host.text.vocab import directory, gguf
+from headrace.host.text.vocab.library_faults import refused
 from headrace.host.text.vocab.specials import SpecialSplitter, SpecialToken
 from headrace.host.text.vocab.spelling import SPACE_MARK, literal
 from headrace.host.text.vocab.vocabulary import Marks, SpacePrefix, TooManyTokensError, Vocabulary
@@ -172,7 +173,8 @@ class Tokenizer:
 
     def _encode_core(self, text: str, most: int | None) -> list[int]:
         try:
-            return self._vocabulary.core.encode(text, most)
+            with refused("the model's tokenizer fails on a text", Exception):
+                return self._vocabulary.core.encode(text, most)
         except (TypeError, UnicodeEncodeError) as fault:
             place = next((i for i, char in enumerate(text) if "\ud800" <= char <= "\udfff"), 0)
             raise RequestError(

@@ -12,7 +12,7 @@ from tokenizers import pre_tokenizers
 from headrace.base.errors import CheckpointError
 from headrace.host.text.vocab import spelling
 from headrace.host.text.vocab.endtokens import ends_by_name
-from headrace.host.text.vocab.library import refused
+from headrace.host.text.vocab.library_faults import refused
 from headrace.host.text.vocab.specials import SpecialToken
 from headrace.host.text.vocab.vocabulary import LibraryEncoder, Marks, SpacePrefix, Vocabulary
 

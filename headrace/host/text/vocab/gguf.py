@@ -12,7 +12,7 @@ from headrace.base.specs import TextArray
 from headrace.host.text.vocab import spelling
 from headrace.host.text.vocab.bytepairs import quick_encoder
 from headrace.host.text.vocab.endtokens import ends_by_name
-from headrace.host.text.vocab.library import refused
+from headrace.host.text.vocab.library_faults import refused
 from headrace.host.text.vocab.pretokenize import WordRule, word_rule
 from headrace.host.text.vocab.sentencepiece import merge_core, unigram_core
 from headrace.host.text.vocab.specials import SpecialToken

@@ -1,4 +1,4 @@
-"""The border to the `tokenizers` library, which is given what files hold."""
+"""What the `tokenizers` library raises over files and texts, as errors of ours."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

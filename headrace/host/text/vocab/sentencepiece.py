@@ -7,7 +7,7 @@ import tokenizers
 from tokenizers import models, normalizers
 
 from headrace.base.errors import CheckpointError
-from headrace.host.text.vocab.library import refused
+from headrace.host.text.vocab.library_faults import refused
 from headrace.host.text.vocab.spelling import SPACE_MARK
 
 MAX_ENTRY_CHARS = 512

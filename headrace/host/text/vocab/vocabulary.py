@@ -1,13 +1,12 @@
 """What a tokenizer is made of, whatever file it comes from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
 import tokenizers
 
-from headrace.host.text.vocab.library import refused
 from headrace.host.text.vocab.specials import SpecialToken
 from headrace.host.text.vocab.spelling import Spelling
 
@@ -32,17 +31,21 @@ class TooManyTokensError(Exception):
         self.count = count
 
 
-def counted(found: list[tokenizers.Encoding], most: int | None, most_empty: int = 0) -> tokenizers.Encoding:
+def counted(
+    found: list[tokenizers.Encoding], most: int | None, most_empty: Callable[[], int] = int
+) -> tokenizers.Encoding:
     """The one encoding of a list, which is emptied.
 
     Raises:
-        TooManyTokensError: it has more than `most` tokens (None: there is no limit), even if `most_empty` of
-            them do not count. The encoding, some hundred bytes a token, is gone by then: an exception keeps
-            what its frames hold.
+        TooManyTokensError: it has more than `most` tokens (None: there is no limit), even if as many as
+            `most_empty` says of them do not count. The encoding, some hundred bytes a token, is gone by then:
+            an exception keeps what its frames hold.
     """
     one = found.pop()
-    least = len(one) - most_empty
-    if most is None or least <= most:
+    if most is None or len(one) <= most:
+        return one
+    least = len(one) - most_empty()
+    if least <= most:
         return one
     del one
     raise TooManyTokensError(least)
@@ -73,14 +76,8 @@ class LibraryEncoder:
     library: tokenizers.Tokenizer
 
     def encode(self, text: str, most: int | None = None) -> list[int]:
-        """See `Encoder`.
-
-        Raises:
-            CheckpointError: the library panics over the text, most likely for a broken file.
-        """
-        with refused("the model's tokenizer fails on a text", Exception):
-            found = self.library.encode_batch_fast([text], add_special_tokens=False)
-        return counted(found, most).ids
+        """See `Encoder`."""
+        return counted(self.library.encode_batch_fast([text], add_special_tokens=False), most).ids
 
     def token_to_id(self, text: str) -> int | None:
         """See `Encoder`."""
