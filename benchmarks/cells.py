@@ -64,7 +64,7 @@ def number(value: float | None) -> str:
     return f"{value:.1f}" if round(value, 1) < 100 else f"{value:,.0f}"
 
 
-def share(value: float | None, limit: str) -> str:
+def shown_share(value: float | None, limit: str) -> str:
     """A share of a limit as a table shows it."""
     return "-" if value is None else f"{value:.0%} {limit}"
 
@@ -89,7 +89,7 @@ def read_number(text: str) -> float | None:
 
 
 def read_share(text: str) -> tuple[float | None, str]:
-    """What `share` wrote."""
+    """What `shown_share` wrote."""
     if text == "-":
         return None, ""
     percent, _, limit = text.partition("% ")

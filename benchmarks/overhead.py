@@ -98,7 +98,7 @@ class Native:
 
 
 def tiny(folder: Path) -> Path:
-    """A model of two thin layers, without a tokenizer."""
+    """A model of one thin layer, without a tokenizer."""
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.overhead import SAMPLING, Bench
+from headrace.engine.cost.meter import MOST_HELD
 from headrace.engine.process import ipc
 from headrace.host.sched.batch import Batch
 from headrace.host.timeline.times import StepTime, Together
@@ -33,8 +34,8 @@ PARTS: tuple[tuple[Any, str], ...] = (
     (RequestClock, "see"),
 )
 HICCUP = 1.5
-BLOCK = 16
-"""Steps; as many as `StepMeter` holds."""
+BLOCK = MOST_HELD
+"""Steps: what `StepMeter` holds is booked once in each."""
 TOKENS = 1800
 TIMED_STEPS = 200
 

@@ -1,4 +1,4 @@
-"""Tables and plots from the JSON file. Figures in docs/benchmarks.md are written by this and never by hand.
+"""Tables and plots from the JSON file. Marked tables of docs/benchmarks.md are written by this alone.
 
 python -m benchmarks.report results/bench.json [--write]
 
@@ -23,9 +23,9 @@ from benchmarks.cells import (
     read_number,
     read_share,
     rows_of,
+    shown_share,
     table,
 )
-from benchmarks.cells import share as shown
 from benchmarks.costs import ModelCost
 from benchmarks.figures import Limits, Ratio, best, floor, limits_from, middle, ratio, share
 from benchmarks.growth import fit, least_slope, step_ms
@@ -167,7 +167,7 @@ def bare_table(cells: Iterable[Cell]) -> str:
     for c in cells:
         row = [c.model, c.name]
         for who in (OURS, THEIRS):
-            row += [number(c.values.get(who)), shown(c.shares.get(who), c.limit)]
+            row += [number(c.values.get(who)), shown_share(c.shares.get(who), c.limit)]
         rows.append(row + compared(c))
     return table([*head, "ratio", *COMPARED], rows)
 
@@ -196,14 +196,14 @@ def read_bare(text: str) -> list[Cell]:
     return cells
 
 
-def depth_table(data: dict, old: str = "") -> str:
+def depth_table(data: dict, cells: Iterable[Cell], old: str = "") -> str:
     """Time of a token over the depth of its context, as a line, and its slope against reading the keys.
 
     Rows of `old` stay where the line was not measured.
     """
     head = ["model", "engine", "a (ms)", "b (us per 1,000 tokens)", "reading KV (us)", "b / reading"]
     rows = {(row["model"], row["engine"]): list(row.values()) for row in rows_of(old)}
-    for (model, who), speeds in _by_number(bare_cells(data), "decode").items():
+    for (model, who), speeds in _by_number(cells, "decode").items():
         known, limits = dict(data["costs"].get(model, {})), limits_of(data, model, "decode")
         known.pop("step_tokens", None)
         if len(speeds) < 3 or not known or limits is None:
@@ -254,8 +254,8 @@ def read_served(text: str) -> list[Cell]:
     for row in rows_of(text):
         found, disturbed = read_compared(row, RATIO)
         name, _, unit = row["figure"].rpartition(" (")
-        engines = row.keys() - {"model", "workload", "figure", RATIO, *COMPARED}
-        values = {who: read_number(row[who]) for who in row if who in engines}
+        others = {"model", "workload", "figure", RATIO, *COMPARED}
+        values = {who: read_number(text) for who, text in row.items() if who not in others}
         cells.append(
             Cell(
                 model=row["model"],
@@ -279,7 +279,7 @@ def render(data: dict) -> str:
     sections = {
         "limits": limits_table(data),
         "bare": bare_table(bare),
-        "depth": depth_table(data),
+        "depth": depth_table(data, bare),
         "batch": batch_table(bare),
         "served": served_table(served_cells(data)),
     }
@@ -330,13 +330,14 @@ def write(data: dict, page: Path = PAGE) -> None:
     from benchmarks.plot import draw  # noqa: PLC0415 - tables need no matplotlib
 
     text = page.read_text()
-    bare = merged(read_bare(between(text, "bare")), bare_cells(data))
+    measured = bare_cells(data)
+    bare = merged(read_bare(between(text, "bare")), measured)
     under_load = merged(read_served(between(text, "served")), served_cells(data))
     for name, content in (
         ("machine", machine_line(data)),
         ("limits", limits_table(data) if limits_of(data) else between(text, "limits").rstrip()),
         ("bare", bare_table(bare)),
-        ("depth", depth_table(data, between(text, "depth"))),
+        ("depth", depth_table(data, measured, between(text, "depth"))),
         ("batch", batch_table(bare)),
         ("served", served_table(under_load)),
     ):

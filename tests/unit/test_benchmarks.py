@@ -180,9 +180,6 @@ def results():
     return {"build": "abc", "machine": {"cpu": "X"}, "peers": {}, "costs": {"m": cost}, "rows": rows}
 
 
-DECODED = "| m | decode 0 | 200 | 81% memory | 100 | 40% memory | **2.00** | 1.00 to 3.00 | 3 |"
-
-
 def test_the_table_of_the_bare_engine():
     line = report.bare_table(report.bare_cells(results())).splitlines()[-1]
     # 200 tok/s of a step that needs 100.6 MB / 25 GB/s: 80 % of the limit
@@ -232,12 +229,12 @@ def test_the_slope_is_held_against_the_rate_of_the_deepest_step():
 
 
 def test_the_growth_of_cost_is_a_table():
-    assert report.depth_table(grown()).splitlines()[-1] == "| m | headrace | 5.00 | 2000 | 1000 | 2.00 |"
-    assert (
-        report.batch_table(report.bare_cells(grown())).splitlines()[-1]
-        == "| m | headrace | 5.0 | 5.5 | 16.0 |"
-    )
-    assert report.depth_table(results()) == "Not measured."  # one depth makes no line
+    data, one_depth = grown(), results()
+    cells = report.bare_cells(data)
+    line = "| m | headrace | 5.00 | 2000 | 1000 | 2.00 |"
+    assert report.depth_table(data, cells).splitlines()[-1] == line
+    assert report.batch_table(cells).splitlines()[-1] == "| m | headrace | 5.0 | 5.5 | 16.0 |"
+    assert report.depth_table(one_depth, report.bare_cells(one_depth)) == "Not measured."
     assert step_ms({2: 100.0, 1: 50.0}) == {1: 20.0, 2: 20.0}
 
 
@@ -262,7 +259,7 @@ def test_the_page_takes_a_report_and_plots_lie_beside_it(tmp_path):
     assert {p.name for p in (tmp_path / "img").iterdir()} == {"share_of_limit.svg", "ratio_to_best_peer.svg"}
 
 
-def test_rows_that_a_run_did_not_measure_stay_with_their_build(tmp_path):
+def test_rows_that_a_run_did_not_measure_stay_with_their_build(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="comes with the dev extra")
     page = tmp_path / "benchmarks.md"
     page.write_text(report.PAGE.read_text())
@@ -272,7 +269,13 @@ def test_rows_that_a_run_did_not_measure_stay_with_their_build(tmp_path):
     wrote = page.read_text()
     again = results() | {"build": "def"}
     again["rows"] = [r for r in again["rows"] if r["part"] == "decode"]
+    drawn = []
+    monkeypatch.setattr(
+        "benchmarks.plot.draw", lambda *cells_and_folder: drawn.extend(cells_and_folder) or []
+    )
     report.write(again, page)
+    assert {cell.of for cell in drawn[0]} >= {"decode 0", "own 16"}
+    assert "m" in {cell.model for cell in drawn[1]}
     old, new = ([line for line in text.splitlines() if line[:1] == "|"] for text in (wrote, page.read_text()))
     assert len(old) == len(new)
     changed = [b for a, b in zip(old, new, strict=True) if a != b]  # without probes there are no shares

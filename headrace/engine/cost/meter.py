@@ -8,7 +8,7 @@ PHASES = ("decode", "prefill")
 _LEARN_ALL = 512
 """Observations of a phase after which one decoding step in `_LEARN_EVERY` is learned from."""
 _LEARN_EVERY = 4
-_MOST_HELD = 16
+MOST_HELD = 16
 """Steps that are held."""
 
 
@@ -37,7 +37,7 @@ class StepMeter:
         is_next, self._step = plan.step == self._step + 1, plan.step
         if plan.repeats is not None and is_next and self.model.shape.sees_all:
             self._held.append(took)
-            if len(self._held) >= _MOST_HELD:
+            if len(self._held) >= MOST_HELD:
                 self._settle()
             return
         self._settle()
