@@ -11,7 +11,9 @@ AUTO = "auto"
 MAX_DEPTH = 16
 """Most drafts of a row; later ones are hardly ever accepted."""
 EARLY_EXIT = "early-exit"
-SOURCES = {"draft": "MODEL", EARLY_EXIT: "N", "medusa": "PATH", "eagle": "PATH"}
+LAYERS = "N"
+"""The source of a method that drafts with the model's own first layers."""
+SOURCES = {"draft": "MODEL", EARLY_EXIT: LAYERS, "medusa": "PATH", "eagle": "PATH"}
 """Methods that compute, and what they are made from: `draft=MODEL`."""
 MAX_SOURCE_CHARS = 4096
 _FORM = "METHOD or METHOD,depth=K, such as ngram or suffix,depth=4, or a lookup first, as in auto,draft=MODEL"

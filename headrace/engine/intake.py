@@ -188,10 +188,9 @@ class Intake:
         """
         if isinstance(prompt, str):
             self._check_size(_num_bytes(prompt), least)
-            # a tokenizer may know more tokens than the head has rows
             with self._refusing(least):
                 ids = self._text.encode(prompt, self._max_model_len if kept is None else None)
-            ids = self._check_ids("prompt", ids)
+            ids = self._check_ids("prompt", ids)  # a tokenizer may know more than the head has rows
             ids = ids if kept is None else ids[-kept:]
         else:
             prompt = prompt if kept is None else prompt[-kept:]

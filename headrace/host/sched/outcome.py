@@ -107,9 +107,9 @@ def _accept_pooled(seq: Sequence, row: Row, result: RowResult) -> Outcome:
 
 
 def _cut_at_end(seq: Sequence, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
-    for i, token in enumerate(tokens, 1):
-        if finish := seq.ends_at(token, seq.num_output + i - 1):
-            return tokens[:i], finish
+    for i, token in enumerate(tokens):
+        if finish := seq.ends_at(token, seq.num_output + i):
+            return tokens[: i + 1], finish
     return tokens, None
 
 

@@ -7,7 +7,7 @@ the text itself (ngram, suffix) are left out: on a text that repeats nothing the
 import re
 
 from headrace.base.metrics import acceptance_rate, tokens_per_verification
-from headrace.base.tasks import EARLY_EXIT, SOURCES
+from headrace.base.tasks import EARLY_EXIT, LAYERS, SOURCES
 from headrace.engine.doctor.finding import Check, Finding, Patient
 from headrace.engine.doctor.trace import Trace
 
@@ -15,7 +15,7 @@ _METHOD = re.compile(
     r'headrace_setting\{asked="(.*?)",name="speculate\.method",reason="(.*)",value=".*?"\}', re.DOTALL
 )
 _COMPUTES = re.compile(f"(?:^|,)({'|'.join(SOURCES)})=")
-_TRAINED = tuple(name for name in SOURCES if name != EARLY_EXIT)
+_TRAINED = tuple(name for name, source in SOURCES.items() if source != LAYERS)
 """Made from weights of their own: layers of the model itself need not agree with it."""
 _LEAST_ROWS = 64
 """Rows with drafts, since the server's start: of fewer, a share says little."""
