@@ -2,5 +2,5 @@
 
 Owns the vocabulary. Must not know how anything is decided or computed; standard library only.
 Reading order: `ids`, `request`, `step`, `config`, `errors`, then the small services (`clock`, `env`,
-`registry`).
+`registry`, `memory`).
 """

@@ -9,8 +9,11 @@ from functools import cache
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Parameters of glibc's `mallopt(3)`."""
 _LARGE = 512 << 10
+"""Bytes from which a block is mapped by itself."""
 _KEPT = 1 << 20
+"""Free bytes that may stay at the heap's top."""
 _THRESHOLDS = (1_000, 5, 5)
+"""Objects made and not freed until the youngest are collected; collections of an age until the next is."""
 
 
 def keep_small() -> bool:
@@ -21,7 +24,7 @@ def keep_small() -> bool:
     megabytes each. To be called before a process starts threads.
 
     Returns:
-        False: the allocator is another one, and nothing was changed.
+        False: the allocator is another one, or does not take all three.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -4,8 +4,8 @@
                ^------- continuation         d x y z ... are the drafts
 
 Places of an n-gram form a chain, the latest first. Where the longest n that occurred has several, the latest
-`PLACES` vote (`_votes`): first for how many tokens before them agree, then for how many say the same, then
-for the later one. An index per n grows with the sequence: a token costs one entry per n, an ask one look-up
+`PLACES` vote (`_votes`), each with the square of how many tokens before it agree; of equal sums the later
+place counts. An index per n grows with the sequence: a token costs one entry per n, an ask one look-up
 per n and the places of one, whatever the length of the context.
 
 Prompt lookup decoding: Saxena 2023 (https://github.com/apoorvumang/prompt-lookup-decoding), which searches
