@@ -196,12 +196,12 @@ def test_traffic_is_simulated_without_the_drafts_that_the_memory_is_counted_for(
 
 
 def test_the_command_says_what_the_figures_rest_on(capsys):
-    words = ("plan", "simulate", str(tiny_llama()), "--num-kv-blocks", "64", "--rate", "100000")
+    words = ("plan", "simulate", str(tiny_llama()), "--num-kv-blocks", "64", "--rate", "10000000")
     more = ("--requests", "90", "--prompt-tokens", "8", "--output-tokens", "4", "--replicas", "2")
     with pytest.raises(SystemExit):
         main([*words, *more])
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("saturated: 100000 requests/s asked") for line in lines)
+    assert any(line.startswith("saturated: 1e+07 requests/s asked") for line in lines)
     assert any("each of the 2 has a machine like this one" in line for line in lines)
 
 

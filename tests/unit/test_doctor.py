@@ -228,6 +228,17 @@ def test_a_full_house_that_computes_is_bounded_by_computing_not_by_slots():
     assert verdict({**FAULTS["compute"], "slots": 24, "waiting": 9})["bottleneck"] == "compute"
 
 
+@pytest.mark.parametrize("fault", ["queue/admission", "KV capacity"])
+def test_scrapes_between_two_requests_hide_no_queue(fault):
+    slots = 1 if fault == "queue/admission" else 2
+    values = {**FAULTS[fault], "running": 1, "slots": slots, "preemptions": 0}
+    scrapes = list(trace_of(values, 0, noise=0.0).scrapes)
+    for i in range(1, len(scrapes), 4):
+        scrapes[i] = Scrape(scrapes[i].seconds, {**scrapes[i].values, "headrace_num_requests_running": 0.0})
+    found = as_json(diagnose(Patient(trace=Trace(scrapes), machine=MACHINE)))
+    assert (found["bottleneck"], found["evidence"]["requests_running"]) == (fault, 1.0)
+
+
 def test_preemptions_alone_name_the_pool():
     assert verdict({"preemptions": 0.5})["bottleneck"] == "KV capacity"
 

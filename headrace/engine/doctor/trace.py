@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 
 from prometheus_client import Metric
 
@@ -45,8 +46,13 @@ class Trace:
 
     def mean(self, name: str) -> float:
         """A gauge on average over the scrapes; 0.0 when the server does not tell it."""
-        values = [scrape.values[name] for scrape in self.scrapes if name in scrape.values]
+        values = self._read(name)
         return sum(values) / len(values) if values else 0.0
+
+    def median(self, name: str) -> float:
+        """A gauge as it mostly is, whatever single scrapes say; 0.0 when the server does not tell it."""
+        values = self._read(name)
+        return median(values) if values else 0.0
 
     def mean_observed(self, histogram: str) -> float | None:
         """Mean of what a histogram observed during the trace; None: nothing."""
@@ -60,6 +66,9 @@ class Trace:
     def both(self, name: str) -> float:
         """Growth of a counter that is told by phase, phases together."""
         return self.phase(name, "decode") + self.phase(name, "prefill")
+
+    def _read(self, name: str) -> list[float]:
+        return [scrape.values[name] for scrape in self.scrapes if name in scrape.values]
 
     @cached_property
     def step_s(self) -> float:
