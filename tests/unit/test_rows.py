@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.base.ids import BlockId, RequestId, SlotId
-from headrace.base.request import Request, SamplingParams
+from headrace.base.request import FinishReason, Request, SamplingParams
 from headrace.base.step import Row, RowResult, TokenLogprobs
 from headrace.host.kv.table import Grant
 from headrace.host.sched import outcome
@@ -65,6 +65,9 @@ def test_one_token_ends_a_sequence_as_many_do(monkeypatch, drawn, token, min_tok
         news = outcome.accept(seq, row, result)
         found.append((news, state(seq) | {"life": repr(seq.life), "request": None}))
     assert found[0] == found[1]
+    is_stop = token == END and drawn >= min_tokens
+    last = FinishReason.LENGTH if drawn + 1 >= max_tokens else None
+    assert found[0][0][1] == (FinishReason.STOP if is_stop else last)
 
 
 @pytest.mark.parametrize("wanted", [None, 1])
