@@ -16,6 +16,7 @@
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #endif
 #if defined(__linux__)
@@ -44,6 +45,16 @@ int read_whole(int fd, uint8_t *target, size_t bytes, size_t offset) {
         bytes -= static_cast<size_t>(got);
     }
     return 0;
+}
+
+// Touching a mapped page behind the end of its file would end the process.
+void check_length(const FileWeights &file) {
+    struct stat found;
+    if (fstat(file.fd, &found)) throw std::runtime_error(std::string("it cannot be read: ") + std::strerror(errno));
+    const uint64_t size = found.st_size < 0 ? 0 : static_cast<uint64_t>(found.st_size);
+    if (file.offset > size || file.bytes > size - file.offset)
+        throw std::runtime_error("it ends after " + std::to_string(size) + " bytes; " + std::to_string(file.bytes) +
+                                 " from byte " + std::to_string(file.offset) + " on were announced");
 }
 
 // Private read-only pages of a file over the front of a reservation, whose rest stays zeroed memory.
@@ -169,6 +180,7 @@ std::shared_ptr<uint8_t> load_weights(ThreadPool &pool, const FileWeights &file,
         auto region = std::make_shared<Region>(file.bytes + kGuard);
         memory = std::shared_ptr<uint8_t>(region, region->data());
     } else {
+        check_length(file);
         mapping = std::make_shared<Mapping>(file);
         memory = std::shared_ptr<uint8_t>(mapping, mapping->data());
     }
@@ -185,7 +197,7 @@ std::shared_ptr<uint8_t> load_weights(ThreadPool &pool, const FileWeights &file,
                 if (found) return;
             }
 #if defined(MADV_POPULATE_READ)
-            // An old kernel does not know this and summing touches the pages; a page that is not there must not be touched.
+            // A page that went meanwhile must not be touched. Kernels before Linux 5.14 do not know this: there summing touches it.
             if (mode != FileMode::Read && madvise(data + begin, bytes, MADV_POPULATE_READ) && errno != EINVAL) {
                 error.store(errno);
                 return;
