@@ -23,11 +23,16 @@ def windows(encode, count: int) -> list[list[int]]:
 
 def divergence(reference, other) -> tuple[np.ndarray, np.ndarray]:
     """KL(reference || other) of each row in nats [T], and whether the best token is the same [T]."""
-    p, q = _log_softmax(reference), _log_softmax(other)
-    return (np.exp(p) * (p - q)).sum(axis=-1), p.argmax(axis=-1) == q.argmax(axis=-1)
+    # One row at a time: the float64 values of a large vocabulary in many rows would not stay in any cache.
+    kl = [_row_divergence(np.float64(p), np.float64(q)) for p, q in zip(reference, other, strict=True)]
+    return np.array(kl), np.argmax(reference, axis=-1) == np.argmax(other, axis=-1)
+
+
+def _row_divergence(x, y) -> float:
+    p, q = _log_softmax(x), _log_softmax(y)
+    return float(np.exp(p) @ (p - q))
 
 
 def _log_softmax(x):
-    x = np.asarray(x, np.float64)
-    x = x - x.max(axis=-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+    x = x - x.max()
+    return x - np.log(np.exp(x).sum())
