@@ -16,17 +16,17 @@ STYLE = {"svg.hashsalt": "headrace", "font.size": 9, "axes.spines.top": False, "
 """A fixed salt: the same figures give the same file."""
 
 
-def draw(bare: list[Cell], served: list[Cell], folder: Path) -> list[Path]:
-    """Write what there is something to show of; the files made."""
+def draw(bare: list[Cell], served: list[Cell], folder: Path, suffix: str = "") -> list[Path]:
+    """Write what there is something to show of; the files made, whose names end in `suffix`."""
     folder.mkdir(parents=True, exist_ok=True)
     made = []
     with plt.rc_context(STYLE):
         if any(c.shares for c in bare):
-            made.append(_shares([c for c in bare if c.shares], folder / "share_of_limit.svg"))
+            made.append(_shares([c for c in bare if c.shares], folder / f"share_of_limit{suffix}.svg"))
         labelled = [(f"{c.model}  {c.name}", c.ratio) for c in bare if c.ratio]
         labelled += [(f"{c.model}  {c.of}: {c.name}", c.ratio) for c in served if c.ratio]
         if labelled:
-            made.append(_ratios(labelled, folder / "ratio_to_best_peer.svg"))
+            made.append(_ratios(labelled, folder / f"ratio_to_best_peer{suffix}.svg"))
     return made
 
 
@@ -39,7 +39,8 @@ def _shares(cells: list[Cell], path: Path) -> Path:
                 axes.barh(i + offset, 100 * cell.shares[who], 0.38, color=color, label=label)
     axes.set_yticks(range(len(cells)), [f"{c.model}  {c.name} ({c.limit})" for c in cells])
     axes.invert_yaxis()
-    axes.set_xlim(0, 100)
+    most = max(share for cell in cells for share in cell.shares.values())
+    axes.set_xlim(0, 100 * max(1.0, most))  # above 1: memory gave more than to the probes before and after
     axes.set_xlabel("share of the machine's limit (%)")
     axes.legend(loc="lower right", frameon=False)
     return _save(figure, path)

@@ -1,8 +1,9 @@
-"""Tables and plots from the JSON file. Marked tables of docs/benchmarks.md are written by this alone.
+"""Tables and plots from the JSON file. Marked tables of docs/benchmarks*.md are written by this alone.
 
-python -m benchmarks.report results/bench.json [--write]
+python -m benchmarks.report results/bench.json [--write [--page docs/benchmarks_zen3.md]]
 
-What the file has measured takes the place of the page's rows; all others stay, with the build they are of.
+What the file has measured takes the place of the page's rows; all others stay, with the build they are of. A
+page is of one kind of machine.
 """
 
 import argparse
@@ -286,6 +287,12 @@ def render(data: dict) -> str:
     return "\n\n".join([machine_line(data), *(f"## {name}\n\n{text}" for name, text in sections.items())])
 
 
+def kind_of(data: dict) -> str:
+    """The kind of machine, as `machine_line` begins."""
+    m = data["machine"]
+    return f"{m.get('cpu', '?')} (family/model {m.get('family', '?')}; {', '.join(m.get('sets', []))})"
+
+
 def machine_line(data: dict) -> str:
     """The machine, the build and the peers in a line."""
     m = data["machine"]
@@ -293,9 +300,8 @@ def machine_line(data: dict) -> str:
     days = sorted({r["at"][:10] for r in data["rows"]})
     when = days[0] if days[:1] == days[-1:] else " to ".join((days[0], days[-1])) if days else "-"
     return (
-        f"{m.get('cpu', '?')} (family/model {m.get('family', '?')}; {', '.join(m.get('sets', []))}), "
-        f"{m.get('cores', '?')} cores, {m.get('memory_gib', '?')} GiB; build {data['build']}; "
-        f"measured {when}; peers: {peers}. llama.cpp's -ub: {data.get('micro_batches') or 'default'}."
+        f"{kind_of(data)}, {m.get('cores', '?')} cores, {m.get('memory_gib', '?')} GiB; "
+        f"build {data['build']}; measured {when}; peers: {peers}. llama.cpp's -ub: {data.get('micro_batches') or 'default'}."
     )
 
 
@@ -326,10 +332,19 @@ def _marked(name: str) -> re.Pattern[str]:
 
 
 def write(data: dict, page: Path = PAGE) -> None:
-    """Tables into the page, plots beside it."""
+    """Tables into the page, plots beside it.
+
+    Raises:
+        ValueError: the page has figures of another kind of machine.
+    """
     from benchmarks.plot import draw  # noqa: PLC0415 - tables need no matplotlib
 
     text = page.read_text()
+    there = between(text, "machine").strip()
+    if there and not there.startswith(kind_of(data)):
+        raise ValueError(
+            f"{page} has figures of {there.split(')')[0]}), not of {kind_of(data)}: --page names another page"
+        )
     measured = bare_cells(data)
     bare = merged(read_bare(between(text, "bare")), measured)
     under_load = merged(read_served(between(text, "served")), served_cells(data))
@@ -343,19 +358,20 @@ def write(data: dict, page: Path = PAGE) -> None:
     ):
         text = replace_between(text, name, content)
     page.write_text(text)
-    made = draw(bare, under_load, page.parent / "img")
+    made = draw(bare, under_load, page.parent / "img", page.stem.removeprefix(PAGE.stem))
     print(f"wrote {page} and {', '.join(p.name for p in made)}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
     parser.add_argument("results", type=Path)
-    parser.add_argument("--write", action="store_true", help="into docs/benchmarks.md and docs/img/")
+    parser.add_argument("--write", action="store_true", help="into the page and img/ beside it")
+    parser.add_argument("--page", type=Path, default=PAGE, help="where --write writes to")
     args = parser.parse_args()
     data = json.loads(args.results.read_text())
     print(render(data))
     if args.write:
-        write(data)
+        write(data, args.page)
 
 
 if __name__ == "__main__":

@@ -197,6 +197,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--out", type=Path, default=ROOT / "results/bench.json")
     add("--fresh", action="store_true", help="drop what the file holds")
     add("--write", action="store_true", help="write tables and plots into docs/ at the end")
+    add(
+        "--page",
+        type=Path,
+        default=report.PAGE,
+        help="where --write writes to; each is of one kind of machine",
+    )
     add("--llama-dir", type=Path, default=peers_dir / "llama")
     add("--openvino-dir", type=Path, default=peers_dir / "openvino")
     add("--vllm-dir", type=Path, default=peers_dir / "vllm")
@@ -224,7 +230,7 @@ def main() -> None:
         run.model(name)
     print(report.render(store.data))
     if args.write:
-        report.write(store.data)
+        report.write(store.data, args.page)
 
 
 if __name__ == "__main__":

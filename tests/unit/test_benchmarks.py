@@ -245,10 +245,24 @@ def test_figures_go_between_markers_and_nowhere_else():
         report.replace_between(page, "served", "new")
 
 
+def copied_page(folder, name="benchmarks.md", machine=""):
+    """The page, of no kind of machine yet, or of another."""
+    page = folder / name
+    page.write_text(report.replace_between(report.PAGE.read_text(), "machine", machine))
+    return page
+
+
+def test_a_page_is_of_one_kind_of_machine(tmp_path):
+    page = copied_page(tmp_path, machine="Other (family/model 1/2; sse2), 2 cores")
+    before = page.read_text()
+    with pytest.raises(ValueError, match=r"has figures of Other \(family/model 1/2; sse2\), not of"):
+        report.write(results(), page)
+    assert page.read_text() == before
+
+
 def test_the_page_takes_a_report_and_plots_lie_beside_it(tmp_path):
     pytest.importorskip("matplotlib", reason="comes with the dev extra")
-    page = tmp_path / "benchmarks.md"
-    page.write_text(report.PAGE.read_text())
+    page = copied_page(tmp_path, "benchmarks_other.md")
     data = results()
     data["rows"] += [
         r for r in grown()["rows"] if r["part"] == "batch" or r.get("cell") in {"decode 2048", "decode 6000"}
@@ -256,13 +270,14 @@ def test_the_page_takes_a_report_and_plots_lie_beside_it(tmp_path):
     report.write(json.loads(json.dumps(data)), page)
     assert "**2.00**" in page.read_text()
     assert "Not measured." not in page.read_text()
-    assert {p.name for p in (tmp_path / "img").iterdir()} == {"share_of_limit.svg", "ratio_to_best_peer.svg"}
+    report.write(results(), page)  # the kind of machine is the page's own now
+    drawn = {"share_of_limit_other.svg", "ratio_to_best_peer_other.svg"}
+    assert {p.name for p in (tmp_path / "img").iterdir()} == drawn
 
 
 def test_rows_that_a_run_did_not_measure_stay_with_their_build(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="comes with the dev extra")
-    page = tmp_path / "benchmarks.md"
-    page.write_text(report.PAGE.read_text())
+    page = copied_page(tmp_path)
     first = results()
     first["rows"] += [r for r in grown()["rows"] if r["part"] == "batch" or "0" in r.get("cell", "")]
     report.write(first, page)
