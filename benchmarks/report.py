@@ -301,7 +301,8 @@ def machine_line(data: dict) -> str:
     when = days[0] if days[:1] == days[-1:] else " to ".join((days[0], days[-1])) if days else "-"
     return (
         f"{kind_of(data)}, {m.get('cores', '?')} cores, {m.get('memory_gib', '?')} GiB; "
-        f"build {data['build']}; measured {when}; peers: {peers}. llama.cpp's -ub: {data.get('micro_batches') or 'default'}."
+        f"build {data['build']}; measured {when}; peers: {peers}. "
+        f"llama.cpp's -ub: {data.get('micro_batches') or 'default'}."
     )
 
 
