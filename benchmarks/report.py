@@ -1,6 +1,6 @@
 """Tables and plots from the JSON file. Marked tables of docs/benchmarks*.md are written by this alone.
 
-python -m benchmarks.report results/bench.json [--write [--page docs/benchmarks_zen3.md]]
+python -m benchmarks.report results/bench.json [--write [--page docs/benchmarks_avx2.md]]
 
 What the file has measured takes the place of the page's rows; all others stay, with the build they are of. A
 page is of one kind of machine.
@@ -332,20 +332,29 @@ def _marked(name: str) -> re.Pattern[str]:
     return re.compile(rf"(<!-- begin:{name} -->\n)(.*?)(<!-- end:{name} -->)", re.DOTALL)
 
 
-def write(data: dict, page: Path = PAGE) -> None:
-    """Tables into the page, plots beside it.
+def check_page(data: dict, page: Path) -> None:
+    """A page takes figures of its own kind of machine only.
 
     Raises:
-        ValueError: the page has figures of another kind of machine.
+        ValueError: it has figures of another kind.
     """
-    from benchmarks.plot import draw  # noqa: PLC0415 - tables need no matplotlib
-
-    text = page.read_text()
-    there = between(text, "machine").strip()
+    there = between(page.read_text(), "machine").strip()
     if there and not there.startswith(kind_of(data)):
         raise ValueError(
             f"{page} has figures of {there.split(')')[0]}), not of {kind_of(data)}: --page names another page"
         )
+
+
+def write(data: dict, page: Path = PAGE) -> None:
+    """Tables into the page, plots beside it.
+
+    Raises:
+        ValueError: see `check_page`.
+    """
+    from benchmarks.plot import draw  # noqa: PLC0415 - tables need no matplotlib
+
+    check_page(data, page)
+    text = page.read_text()
     measured = bare_cells(data)
     bare = merged(read_bare(between(text, "bare")), measured)
     under_load = merged(read_served(between(text, "served")), served_cells(data))

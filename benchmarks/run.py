@@ -223,6 +223,8 @@ def main() -> None:
     args = parse(sys.argv[1:])
     store = Store(args.out, build_id(), fresh=args.fresh)
     run = Run(args, store)
+    if args.write:
+        report.check_page(store.data, args.page)  # now, not after an hour of measuring
     for name in args.models.split(","):
         if args.parts == ["limits"]:
             run.probe("-", "limits", "alone")

@@ -50,7 +50,7 @@ class Trace:
         return sum(values) / len(values) if values else 0.0
 
     def median(self, name: str) -> float:
-        """A gauge as it mostly is, whatever single scrapes say; 0.0 when the server does not tell it."""
+        """A gauge as it mostly is (single scrapes fall between requests); 0.0 when it is not told."""
         values = self._read(name)
         return median(values) if values else 0.0
 

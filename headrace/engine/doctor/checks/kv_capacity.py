@@ -8,7 +8,7 @@ def _look(trace: Trace) -> Finding | None:
     usage = trace.mean("headrace_kv_cache_usage_perc")
     preemptions = trace.delta("headrace_num_preemptions_total")
     waiting = trace.mean("headrace_num_requests_waiting")
-    running = trace.median("headrace_num_requests_running")  # single scrapes fall between two requests
+    running = trace.median("headrace_num_requests_running")
     slots = trace.mean("headrace_num_slots")
     is_full = usage > 0.75 and waiting >= 0.5 and (not slots or running < 0.9 * slots)
     if not is_full and preemptions < 1:

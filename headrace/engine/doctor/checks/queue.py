@@ -11,7 +11,7 @@ _LEAST_MEMORY_SHARE = 0.5
 
 def _look(trace: Trace) -> Finding | None:
     waiting = trace.mean("headrace_num_requests_waiting")
-    running = trace.median("headrace_num_requests_running")  # single scrapes fall between two requests
+    running = trace.median("headrace_num_requests_running")
     slots = trace.mean("headrace_num_slots")
     share = memory_share(trace)
     if not slots or waiting < 0.5 or running < 0.85 * slots or share is None or share < _LEAST_MEMORY_SHARE:
