@@ -47,7 +47,7 @@ int read_whole(int fd, uint8_t *target, size_t bytes, size_t offset) {
     return 0;
 }
 
-// Touching a mapped page behind the end of its file would end the process.
+// Before any memory is taken; and touching a mapped page behind the end of its file would end the process.
 void check_length(const FileWeights &file) {
     struct stat found;
     if (fstat(file.fd, &found)) throw std::runtime_error(std::string("it cannot be read: ") + std::strerror(errno));
@@ -174,13 +174,13 @@ std::shared_ptr<uint8_t> load_weights(ThreadPool &pool, const FileWeights &file,
 #if !defined(__linux__)
     if (mode == FileMode::MapThenRead) mode = FileMode::Read;
 #endif
+    check_length(file);
     std::shared_ptr<Mapping> mapping;
     std::shared_ptr<uint8_t> memory;
     if (mode == FileMode::Read) {
         auto region = std::make_shared<Region>(file.bytes + kGuard);
         memory = std::shared_ptr<uint8_t>(region, region->data());
     } else {
-        check_length(file);
         mapping = std::make_shared<Mapping>(file);
         memory = std::shared_ptr<uint8_t>(mapping, mapping->data());
     }
