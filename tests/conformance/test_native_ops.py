@@ -278,10 +278,13 @@ def test_a_batch_without_an_array_is_refused_by_its_name(lacks):
 
 
 @pytest.mark.parametrize("mode", ["map", "read", "auto"])
-def test_a_file_that_ends_early_is_refused_before_it_is_read(mode, tmp_path):
+@pytest.mark.parametrize("size", [70_000, 1 << 40])
+def test_a_file_that_ends_early_is_refused_before_memory_is_taken(size, mode, tmp_path):
     """Pages behind the end of a mapped file end the process where the kernel cannot fill them in advance."""
     runtime = _native.Runtime(_native.isas()[0], 1, 0, False)
     path = tmp_path / "weights"
     path.write_bytes(bytes(5000))
-    with path.open("rb") as file, pytest.raises(RuntimeError, match="after 5000 bytes; 70000 from byte 0 on"):
-        runtime.load_file(file.fileno(), 0, 70_000, np.zeros(1, np.uint64), mode)
+    sums = np.zeros(-(-size // _native.FILE_CHUNK), np.uint64)
+    words = f"after 5000 bytes; {size} from byte 0 on"
+    with path.open("rb") as file, pytest.raises(RuntimeError, match=words):
+        runtime.load_file(file.fileno(), 0, size, sums, mode)
