@@ -82,6 +82,7 @@ template <class W> HR_INLINE void pin(W &word) {
 }
 
 HR_INLINE void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+HR_INLINE void prefetch_once(const void *p) { __builtin_prefetch(p, 0, 0); }     // what is read once displaces nothing in L2
 HR_INLINE void prefetch_l2(const void *p) { __builtin_prefetch(p, 0, 2); }
 
 HR_INLINE uint32_t float_bits(float x) { uint32_t u; std::memcpy(&u, &x, 4); return u; }
