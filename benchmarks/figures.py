@@ -63,7 +63,7 @@ class Work:
     bytes_read: float
     int8_ops: float
     int16_ops: float
-    """At half the int8 rate: products of pairs of 16 bits instead of fours of 8."""
+    """At half the int8 rate of vector registers: products of pairs of 16 bits instead of fours of 8."""
     float_ops: float
     step_bytes: float
     """Bytes of one step: decides whether the last-level cache can help."""
@@ -77,6 +77,7 @@ class Limits:
     read_small: float
     float_ops: float | None
     int8_ops: float | None
+    int16_ops: float | None
 
 
 def limits_from(probe: Mapping) -> Limits:
@@ -88,6 +89,7 @@ def limits_from(probe: Mapping) -> Limits:
         read_small=reads["96"] * 1e9,
         float_ops=fma * 1e9 if fma else None,
         int8_ops=max(int8.values()) * 1e9 if int8 else None,
+        int16_ops=max(rate for kind, rate in int8.items() if kind != "tiles") * 0.5e9 if int8 else None,
     )
 
 
@@ -98,6 +100,7 @@ def middle(limits: Sequence[Limits]) -> Limits:
         read_small=statistics.median(x.read_small for x in limits),
         float_ops=_median([x.float_ops for x in limits]),
         int8_ops=_median([x.int8_ops for x in limits]),
+        int16_ops=_median([x.int16_ops for x in limits]),
     )
 
 
@@ -120,9 +123,9 @@ def floor(work: Work, limits: Limits) -> Floor:
     rate = limits.read_small if work.step_bytes < CACHED_BYTES else limits.read_large
     reading = work.bytes_read / rate
     computing = 0.0
-    if limits.int8_ops and limits.float_ops:
-        narrow = work.int8_ops + 2 * work.int16_ops
-        computing = narrow / limits.int8_ops + work.float_ops / limits.float_ops
+    if limits.int8_ops and limits.int16_ops and limits.float_ops:
+        computing = work.int8_ops / limits.int8_ops + work.int16_ops / limits.int16_ops
+        computing += work.float_ops / limits.float_ops
     return Floor(computing, "arithmetic") if computing > reading else Floor(reading, "memory")
 
 

@@ -3,8 +3,8 @@
 //   read_gb_s        memory read by all threads: "512" MB lies in memory, "96" MB is the size of a small model, which a large
 //                    last-level cache holds in part
 //   fma_gflop_s      float32 fused multiply-add out of registers, 2 operations each
-//   int8_gop_s       8-bit products added up out of registers, 2 operations each: "vpdpbusd" (32-bit sums), "maddubs" (vpmaddubsw
-//                    and vpaddw, 16-bit sums: what a CPU without VNNI can do at most)
+//   int8_gop_s       8-bit products added up out of registers, 2 operations each: "vpdpbusd" (32-bit sums), "tiles" (AMX, groups
+//                    of 32), "maddubs" (vpmaddubsw and vpaddw, 16-bit sums: what a CPU without VNNI can do at most)
 //
 // Best of the repetitions: a limit is what is possible. Kinds that the CPU lacks are left out. The engine measures its own
 // limits by the same code (native/src/machine_limits.cc), with fewer repetitions.
@@ -42,6 +42,7 @@ int main(int argc, char **argv) {
     if (rates.maddubs > 0) {
         std::printf(", \"fma_gflop_s\": %.1f, \"int8_gop_s\": {\"maddubs\": %.1f", rates.fma / 1e9, rates.maddubs / 1e9);
         if (rates.dot > 0) std::printf(", \"vpdpbusd\": %.1f", rates.dot / 1e9);
+        if (rates.tiles > 0) std::printf(", \"tiles\": %.1f", rates.tiles / 1e9);
         std::printf("}");
     }
     std::printf("}\n");

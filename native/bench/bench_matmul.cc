@@ -1,4 +1,5 @@
 // bench_matmul [isa] [layout] [threads]: speed of the matrix product at the shapes of SmolLM2-135M and Qwen2.5-0.5B/1.5B.
+// avx512_plain: without AVX512_BF16 and AMX.
 //
 // Weights are cold: copies of the matrix that fill 96 MB are used in turn. One row is reported in GB/s of packed weights
 // next to the machine's read bandwidth, measured here; more rows in Gop/s (2 per weight and row). Best of the repetitions,
@@ -158,17 +159,18 @@ int main(int argc, char **argv) {
     const char *const names[] = {"F32", "F16", "BF16", "Q8", "Q4", "Q4M", "Q5", "Q5M", "Q6K", "Q4K", "Q5K", "Q3K", "Q2K", "BF16Pairs"};
     const std::string wanted = argc > 2 ? argv[2] : "Q4M";
     const int threads = argc > 3 ? std::max(1, std::atoi(argv[3])) : 2;
-    const Kernels *kernels = argc > 1 ? find_kernels(argv[1]) : best_kernels();
+    const std::string isa = argc > 1 ? argv[1] : best_kernels()->name;
+    const Kernels *kernels = isa == "avx512_plain" ? avx512_plain_kernels() : find_kernels(isa.c_str());
     const auto *name = std::find(std::begin(names), std::end(names), wanted);
     if (!kernels || name == std::end(names)) {
-        std::fprintf(stderr, "usage: bench_matmul [portable|avx2|avx512|neon] [F32|F16|BF16|Q8|Q4|...|Q2K|BF16Pairs] [threads]\n");
+        std::fprintf(stderr, "usage: bench_matmul [portable|avx2|avx512|avx512_plain|neon] [F32|F16|BF16|Q8|Q4|...|Q2K|BF16Pairs] [threads]\n");
         return 2;
     }
     Bench bench{kernels, (Layout)(name - names), threads};
     bench.fill();
     Crew crew(threads);
     std::printf("%s %s, %d threads; read bandwidth %.1f GB/s; columns: rows 1, then Gop/s at 4, 16, 64, 512 (best / median)\n",
-                kernels->name, wanted.c_str(), threads, read_bandwidth(crew, threads, bench.weights));
+                isa.c_str(), wanted.c_str(), threads, read_bandwidth(crew, threads, bench.weights));
     const int shapes[][2] = {{576, 576}, {192, 576}, {1536, 576}, {576, 1536}, {49152, 576}, {896, 896}, {128, 896}, {4864, 896},
                              {896, 4864}, {1536, 1536}, {256, 1536}, {8960, 1536}, {1536, 8960}, {17920, 1536}};
     for (const auto &s : shapes) bench.shape(crew, s[0], s[1]);

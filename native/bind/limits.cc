@@ -28,6 +28,7 @@ nb::dict machine_limits(int threads, size_t bytes) {
     found["read_bytes_s"] = read;
     found["fma_ops_s"] = rates.fma;
     found["dot_ops_s"] = rates.dot;
+    found["tile_ops_s"] = rates.tiles;
     found["maddubs_ops_s"] = rates.maddubs;
     return found;
 }

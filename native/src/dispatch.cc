@@ -1,5 +1,5 @@
-// Tables of kernels per instruction set, and the choice by what the processor and the system support. AVX512_BF16 is no set of its
-// own: what it computes has the same bits, and only two functions use it.
+// Tables of kernels per instruction set, and the choice by what the processor and the system support. AVX512_BF16 and AMX
+// are no sets of their own: what they compute has the same bits, and only two functions and one use them.
 #include <cstring>
 #include <initializer_list>
 
@@ -22,6 +22,14 @@
 #define HR_ISA avx512bf16
 #include "kernels/decl.h"
 #undef HR_ISA
+#endif
+#if defined(HEADRACE_HAS_AVX512AMX)
+#define HR_ISA avx512amx
+#include "kernels/decl.h"
+#undef HR_ISA
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 #if defined(HEADRACE_HAS_NEON)
 #define HR_ISA neon
@@ -60,6 +68,13 @@ const Kernels kAvx512Bf16 = [] {
     return kernels;
 }();
 #endif
+#if defined(HEADRACE_HAS_AVX512AMX)
+const Kernels kAvx512Amx = [] {
+    Kernels kernels = kAvx512Bf16;
+    kernels.matmul = avx512amx::matmul;
+    return kernels;
+}();
+#endif
 #if defined(HEADRACE_HAS_NEON)
 const Kernels kNeon = HEADRACE_TABLE(neon);
 #endif
@@ -94,6 +109,23 @@ bool runs_here(const Kernels *kernels) {
 
 }  // namespace
 
+bool tiles_run_here() {
+#if defined(HEADRACE_HAS_AVX512AMX)
+    // Linux lets a process use tile registers once it has asked: its threads' saved states grow by 8 KB.
+    static const bool allowed = [] {
+        constexpr long kRequest = 0x1023, kTileData = 18;     // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+        constexpr unsigned kTiles = 1u << 24, kInt8 = 1u << 25;
+        __builtin_cpu_init();
+        unsigned a, b, c, d;                                  // the builtin knows the names, but says no (g++ 12)
+        if (!__builtin_cpu_supports("avx512bf16") || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+        return (d & kTiles) && (d & kInt8) && syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+    }();
+    return allowed;
+#else
+    return false;
+#endif
+}
+
 const Kernels *portable_kernels() { return &kPortable; }
 
 const Kernels *avx2_kernels() {
@@ -105,6 +137,9 @@ const Kernels *avx2_kernels() {
 }
 
 const Kernels *avx512_kernels() {
+#if defined(HEADRACE_HAS_AVX512AMX)
+    if (tiles_run_here()) return &kAvx512Amx;
+#endif
 #if defined(HEADRACE_HAS_AVX512BF16)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512bf16")) return &kAvx512Bf16;

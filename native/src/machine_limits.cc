@@ -1,6 +1,8 @@
 // See machine_limits.h.
 #include "machine_limits.h"
 
+#include "headrace/kernels.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -57,6 +59,25 @@ HR_LOOP(fma_zmm, HR_FILL_ZMM, HR_EACH(HR_FMA_ZMM))
 HR_LOOP(dot_zmm, HR_FILL_ZMM, HR_EACH(HR_DOT_ZMM))
 HR_LOOP(madd_ymm, HR_FILL_YMM, HR_EACH(HR_MADD_YMM))
 HR_LOOP(madd_zmm, HR_FILL_ZMM, HR_EACH(HR_MADD_ZMM))
+#if defined(HEADRACE_HAS_AVX512AMX)
+// Two sets of tile registers in turn, as the kernel does it; `rounds` products of 16 rows x 32 columns x 16 columns.
+void dot_tiles(int64_t rounds, uint32_t) {
+    struct alignas(64) { uint8_t palette, start, reserved[14]; uint16_t bytes[16]; uint8_t rows[16]; } config = {};
+    config.palette = 1;
+    for (int i = 0; i < 2; i++) {
+        config.bytes[i] = config.bytes[4 + i] = 64, config.bytes[2 + i] = 32;
+        config.rows[i] = config.rows[2 + i] = 16, config.rows[4 + i] = 8;
+    }
+    alignas(64) uint8_t memory[2048] = {};
+    __asm__ volatile("ldtilecfg (%3)\n\t1:\n\t"
+                     "tilezero %%tmm0\n\ttileloadd (%1,%4,1), %%tmm2\n\ttileloadd (%1,%5,1), %%tmm4\n\t"
+                     "tdpbssd %%tmm4, %%tmm2, %%tmm0\n\ttilestored %%tmm0, (%2,%5,1)\n\t"
+                     "tilezero %%tmm1\n\ttileloadd (%1,%4,1), %%tmm3\n\ttileloadd (%1,%5,1), %%tmm5\n\t"
+                     "tdpbssd %%tmm5, %%tmm3, %%tmm1\n\ttilestored %%tmm1, (%2,%5,1)\n\t"
+                     "sub $2, %0\n\tjg 1b\n\ttilerelease\n\t"
+                     : "+r"(rounds) : "r"(memory), "r"(memory + 1024), "r"(&config), "r"((size_t)32), "r"((size_t)64) : "cc", "memory");
+}
+#endif
 constexpr int kSums = 10;
 constexpr uint32_t kOne = 0x3f800000, kOnes = 0x01010101;
 #else
@@ -79,12 +100,15 @@ Rates measure_rates(ThreadPool &pool, int64_t rounds, int repetitions) {
         const double seconds = best_seconds(repetitions, [&] { pool.run([&](int, int) { loop(rounds, factor); }); });
         return 2.0 * products * kSums * (double)rounds * pool.size() / seconds;
     };
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return {0, 0, 0};
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return {0, 0, 0, 0};
     const bool wide = __builtin_cpu_supports("avx512bw"), dots = __builtin_cpu_supports("avx512vnni");
-    Rates found = {rate(fma_ymm, kOne, 8), 0, rate(madd_ymm, kOnes, 32)};
+    Rates found = {rate(fma_ymm, kOne, 8), 0, 0, rate(madd_ymm, kOnes, 32)};
     if (wide) found.fma = std::max(found.fma, rate(fma_zmm, kOne, 16));
     if (wide) found.maddubs = std::max(found.maddubs, rate(madd_zmm, kOnes, 64));
     if (dots) found.dot = rate(dot_zmm, kOnes, 64);
+#if defined(HEADRACE_HAS_AVX512AMX)
+    if (tiles_run_here()) found.tiles = rate(dot_tiles, 0, 16 * 16 * 32) / kSums;
+#endif
     return found;
 }
 #else
@@ -97,7 +121,7 @@ Rates measure_rates(ThreadPool &pool, int64_t rounds, int repetitions) {
             (void)sink;
         });
     });
-    return {2.0 * 64 * (double)rounds * pool.size() / seconds, 0, 0};
+    return {2.0 * 64 * (double)rounds * pool.size() / seconds, 0, 0, 0};
 }
 #endif
 

@@ -11,6 +11,8 @@ namespace headrace {
 struct Rates {
     double fma;        // float32 fused multiply-add
     double dot;        // vpdpbusd: 8-bit products in 32-bit sums
+    double tiles;      // tdpbssd (AMX) by groups of 32 columns, operands and sums in the first-level cache: sums leave tile
+                       // registers through memory only, and weights have a scale per 32 columns
     double maddubs;    // vpmaddubsw and vpaddw, 16-bit sums: what a CPU without VNNI can do at most
 };
 

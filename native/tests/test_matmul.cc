@@ -81,6 +81,7 @@ void test_layout(const LayoutName &layout) {
     for (Fill fill : {Fill::Lowest, Fill::Highest, Fill::Mixed}) {
         test_case({layout, 24, columns(768), 7, fill, true, false, false}, r, 2);
         test_case({layout, 16, columns(768), 19, fill, true, false, false}, r, 2);
+        test_case({layout, 16, columns(768), 47, fill, true, false, false}, r, 2);
     }
     for (int trial = 0; trial < 14; trial++)
         test_case({layout, 1 + r.below(70), columns(trial % 5 == 0 ? 2048 : 640), 1 + r.below(40), Fill::Random, trial % 2 == 1,
@@ -88,6 +89,8 @@ void test_layout(const LayoutName &layout) {
     for (int m = 1; m <= 13; m++) test_case({layout, 33, columns(320), m, Fill::Random, false, m % 2 == 0, m % 3 == 0}, r, 2);
     test_case({layout, 20, unit == 1 ? 300 : 256, 140, Fill::Random, false, true, true}, r, 3);    // more than a block of rows
     test_case({layout, 17, 5120, 45, Fill::Random, false, false, true}, r, 3);                     // several K blocks
+    test_case({layout, 18, columns(512), 229, Fill::Random, false, true, false}, r, 2);            // more than a block of tiles
+    test_case({layout, 7, 20480, 67, Fill::Random, false, false, false}, r, 1);                    // blocks of few tiles
     if (is_float(layout.layout)) test_case({layout, 33, 1303, 115, Fill::Random, false, true, false}, r, 3);   // both, an odd panel
 }
 
@@ -122,8 +125,8 @@ void test_quantize() {
 // what they are: with an infinity outputs are not finite.
 void test_not_finite() {
     Random r(9);
-    const int n = 20, k = 256, rows = 5;
-    for (const LayoutName &layout : kLayouts) {
+    for (const int rows : {5, 37}) for (const LayoutName &layout : kLayouts) {
+        const int n = 20, k = 256;
         if (is_float(layout.layout)) continue;
         const bool pairs = layout.layout == Layout::BF16Pairs;
         const PackedWeights weights(layout.layout, n, k, Fill::Random, r);

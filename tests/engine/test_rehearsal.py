@@ -20,7 +20,13 @@ from tests.kit.heads import random_medusa
 from tests.unit.test_step_cost import row
 
 LIMITS = Limits(
-    threads=2, read_bytes_s=4e10, fma_ops_s=2e11, pair_ops_s=4e11, int8_ops_s=9e11, source="measured"
+    threads=2,
+    read_bytes_s=4e10,
+    fma_ops_s=2e11,
+    pair_ops_s=4e11,
+    int8_ops_s=9e11,
+    int16_ops_s=4.5e11,
+    source="measured",
 )
 
 

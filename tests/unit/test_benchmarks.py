@@ -30,7 +30,7 @@ COST = ModelCost(
     kv_token_bytes=20e3,
     attention_per_key=70e3,
 )
-LIMITS = Limits(read_large=20e9, read_small=25e9, float_ops=200e9, int8_ops=400e9)
+LIMITS = Limits(read_large=20e9, read_small=25e9, float_ops=200e9, int8_ops=400e9, int16_ops=200e9)
 PROBE = {"read_gb_s": {"512": 20.0, "96": 25.0}, "fma_gflop_s": 200.0, "int8_gop_s": {"maddubs": 400.0}}
 
 
@@ -107,6 +107,12 @@ def test_probes_are_summed_up_by_medians_and_the_best_instruction():
     ]
     assert middle(probes).int8_ops == 700e9
     assert middle(probes).read_large == 20e9
+
+
+def test_tile_registers_count_for_weights_but_not_for_attention():
+    rates = {"maddubs": 400.0, "vpdpbusd": 700.0, "tiles": 2000.0}
+    limits = limits_from({**PROBE, "int8_gop_s": rates})
+    assert (limits.int8_ops, limits.int16_ops) == (2000e9, 350e9)
 
 
 @pytest.mark.parametrize(

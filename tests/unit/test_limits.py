@@ -17,7 +17,13 @@ from headrace.engine.resolve import DeviceFacts, resolve
 from headrace.tools.plan.report import machine_of
 from tests.kit.quantized import quantized_llama
 
-RATES = {"read_bytes_s": 4e10, "fma_ops_s": 2e11, "dot_ops_s": 9e11, "maddubs_ops_s": 4e11}
+RATES = {
+    "read_bytes_s": 4e10,
+    "fma_ops_s": 2e11,
+    "dot_ops_s": 9e11,
+    "tile_ops_s": 0.0,
+    "maddubs_ops_s": 4e11,
+}
 
 
 @pytest.fixture
@@ -83,6 +89,13 @@ def test_only_instructions_that_the_kernels_use_count(tmp_path, measured):
     assert machine_limits(2, "avx512", folder=tmp_path).int8_ops_s == 9e11
 
 
+def test_tile_registers_speed_up_products_of_8_bits_but_not_attention(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_measure", lambda threads: {**RATES, "tile_ops_s": 3e12})
+    for isa, expected in (("avx512", (3e12, 4.5e11)), ("avx2", (4e11, 2e11))):
+        found = machine_limits(2, isa, folder=tmp_path)
+        assert (found.int8_ops_s, found.int16_ops_s) == expected
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"read_bytes_s": 1}', json.dumps({**RATES, "fma_ops_s": -1})]
 )
@@ -103,7 +116,7 @@ def test_a_cache_that_cannot_be_written_costs_only_a_measurement(tmp_path, measu
 def test_without_a_measurement_limits_are_assumed_by_threads(tmp_path):
     found = machine_limits(4, "numpy", folder=tmp_path, probe=False)
     assert (found.source, found.threads) == ("assumed", 4)
-    for name in ("read_bytes_s", "fma_ops_s", "pair_ops_s", "int8_ops_s"):
+    for name in ("read_bytes_s", "fma_ops_s", "pair_ops_s", "int8_ops_s", "int16_ops_s"):
         assert getattr(found, name) == 4 * getattr(ASSUMED, name)
     assert not list(tmp_path.iterdir())
 

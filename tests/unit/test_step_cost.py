@@ -15,7 +15,13 @@ from headrace.engine.cost.model import StepModel
 from headrace.engine.cost.shape import CostShape
 
 LIMITS = Limits(
-    threads=2, read_bytes_s=4e10, fma_ops_s=2e11, pair_ops_s=4e11, int8_ops_s=9e11, source="measured"
+    threads=2,
+    read_bytes_s=4e10,
+    fma_ops_s=2e11,
+    pair_ops_s=4e11,
+    int8_ops_s=9e11,
+    int16_ops_s=4.5e11,
+    source="measured",
 )
 SHAPE = CostShape.of(
     Work(per_token=200_000_000, per_logits=60_000_000, attention=((None, 60_000),)), 100_000_000, 23_000

@@ -25,8 +25,8 @@ AGREEING = 3
 NEAR = 0.9
 MEASUREMENTS = 20
 """After so many the best counts even if none came near it: the machine is never quiet."""
-_VERSION = 1
-_RATES = ("read_bytes_s", "fma_ops_s", "dot_ops_s", "maddubs_ops_s")
+_VERSION = 2
+_RATES = ("read_bytes_s", "fma_ops_s", "dot_ops_s", "tile_ops_s", "maddubs_ops_s")
 _COUNT, _AGREED = "measurements", "agreeing"
 
 
@@ -42,13 +42,22 @@ class Limits:
     pair_ops_s: float
     """Products of two bfloat16 added up in float32: twice as many where one instruction takes pairs."""
     int8_ops_s: float
-    """8-bit products added up, by the fastest instruction that the kernels may use."""
+    """8-bit products added up, by the fastest instruction that the kernels may use. With tile registers (AMX):
+    by groups of 32 columns, whose sums go through memory."""
+    int16_ops_s: float
+    """16-bit products added up, as attention does it: half of what vector registers do with 8 bits."""
     source: str
     """`measured`, `cached` or `assumed`."""
 
 
 ASSUMED = Limits(
-    threads=1, read_bytes_s=10e9, fma_ops_s=60e9, pair_ops_s=60e9, int8_ops_s=120e9, source="assumed"
+    threads=1,
+    read_bytes_s=10e9,
+    fma_ops_s=60e9,
+    pair_ops_s=60e9,
+    int8_ops_s=120e9,
+    int16_ops_s=60e9,
+    source="assumed",
 )
 """One core of a common server; where nothing was measured."""
 
@@ -97,14 +106,17 @@ def _better(known: dict[str, float] | None, found: dict[str, float]) -> dict[str
 
 def _limits(rates: dict[str, float], threads: int, isa: str, source: str) -> Limits:
     """Limits from rates, of which those of arithmetic may be 0: then they are assumed by threads."""
-    bytewise = {"avx512": rates["dot_ops_s"], "avx2": rates["maddubs_ops_s"]}.get(isa, 0.0)
     fma = rates["fma_ops_s"] or ASSUMED.fma_ops_s * threads
+    bytewise = {"avx512": rates["dot_ops_s"], "avx2": rates["maddubs_ops_s"]}.get(isa, 0.0)
+    bytewise = bytewise or rates["maddubs_ops_s"] or 2.0 * fma
+    tiles = rates["tile_ops_s"] if isa == "avx512" else 0.0
     return Limits(
         threads=threads,
         read_bytes_s=rates["read_bytes_s"],
         fma_ops_s=fma,
         pair_ops_s=_pair_ops_s(fma, isa),
-        int8_ops_s=bytewise or rates["maddubs_ops_s"] or 2.0 * fma,
+        int8_ops_s=max(bytewise, tiles),
+        int16_ops_s=bytewise / 2.0,
         source=source,
     )
 

@@ -1,7 +1,7 @@
 """Seconds of a step: a roofline whose coefficients are fitted by phase.
 
     seconds = overhead + a * rows + max(m * weight bytes / read rate, c * operations / peak)
-              + k * bytes of keys / read rate + p * operations of pairs / (peak / 2)
+              + k * bytes of keys / read rate + p * operations of pairs / 16-bit peak
 
 The maximum is the roofline of Williams, Waterman and Patterson (CACM 2009) over the matrices; the last two
 terms are attention, which runs after them and so adds. m, c, k and p say how far from the roof a part is
@@ -38,7 +38,7 @@ class StepModel:
         self._memory_s = shape.weight_bytes / limits.read_bytes_s
         self._operation_s = 1.0 / self.peak_ops_s
         self._key_s = shape.token_bytes / limits.read_bytes_s
-        self._pair_s = 2.0 * shape.per_pair / limits.int8_ops_s
+        self._pair_s = shape.per_pair / limits.int16_ops_s
         guess = [*TYPICAL]
         guess[3] = _FLOAT_COMPUTE if shape.is_float else guess[3]
         self._decode = Fit(guess, drift=drift)

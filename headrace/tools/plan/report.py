@@ -55,6 +55,7 @@ def machine_of(limits: Limits) -> dict[str, Any]:
         "float32_operations_per_s": limits.fma_ops_s,
         "bfloat16_operations_per_s": limits.pair_ops_s,
         "int8_operations_per_s": limits.int8_ops_s,
+        "int16_operations_per_s": limits.int16_ops_s,
         "source": limits.source,
     }
 

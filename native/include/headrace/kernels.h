@@ -255,8 +255,9 @@ bool pack_rows(int32_t source_type, const uint8_t *source, size_t row_bytes, con
 // ---- dispatch (src/dispatch.cc) ----
 const Kernels *portable_kernels();
 const Kernels *avx2_kernels();          // null when not built in
-const Kernels *avx512_kernels();        // multiplies bfloat16 with AVX512_BF16 where that is there
+const Kernels *avx512_kernels();        // multiplies bfloat16 with AVX512_BF16, and many rows with AMX, where those are there
 const Kernels *avx512_plain_kernels();  // never does; the same bits
+bool tiles_run_here();                  // AMX is built in, and processor and system allow it
 const Kernels *neon_kernels();
 const Kernels *neondot_kernels();       // NEON with dot products of bytes (ARMv8.2)
 const Kernels *best_kernels();          // by cpuid; never null

@@ -6,11 +6,11 @@
 //     #include "kernels/decl.h"
 //     #undef HR_ISA
 //
-// (avx512bf16 has only `matmul` and `quantize_rows`, whose other parts are avx512's)
+// (avx512bf16 has only `matmul` and `quantize_rows`, avx512amx only `matmul`; their other parts are avx512's)
 //
 // and a kernel source includes it with the HR_ISA that the build passes on the command line.
 #ifndef HR_ISA
-#error "define HR_ISA (portable, avx2, avx512, avx512bf16, neon or neondot) before including kernels/decl.h"
+#error "define HR_ISA (portable, avx2, avx512, avx512bf16, avx512amx, neon or neondot) before including kernels/decl.h"
 #endif
 #include "headrace/kernels.h"
 

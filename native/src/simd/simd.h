@@ -16,7 +16,7 @@
 #include <cstring>
 
 #ifndef HR_ISA
-#error "define HR_ISA (portable, avx2, avx512, avx512bf16, neon or neondot): one translation unit serves one instruction set"
+#error "define HR_ISA (portable, avx2, avx512, avx512bf16, avx512amx, neon or neondot): one translation unit serves one instruction set"
 #endif
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -36,6 +36,7 @@
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12 warns about _mm512_undefined_ps of its own header
+#pragma GCC diagnostic ignored "-Wuninitialized"        // and about that, where a loop around it is not unrolled
 #endif
 #endif
 
