@@ -29,9 +29,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   if(HEADRACE_FLAG_AVX512BF16)
     set(folder ${CMAKE_SOURCE_DIR}/native/src/kernels)
     headrace_isa_of("${folder}/matmul_float.cc;${folder}/quantize.cc" avx512bf16 ${avx512} -mavx512bf16)
-    check_cxx_compiler_flag(-mamx-int8 HEADRACE_FLAG_AMX)            # the assembler's word; every processor with AMX has AVX512_BF16
+    include(CheckCXXSourceCompiles)                                  # the assembler must know it; every processor with AMX has AVX512_BF16
+    check_cxx_source_compiles("int main() { asm volatile(\"tdpbssd %tmm4, %tmm2, %tmm0\"); return 0; }" HEADRACE_FLAG_AMX)
     if(HEADRACE_FLAG_AMX AND CMAKE_SYSTEM_NAME STREQUAL Linux)
-      headrace_isa_of("${folder}/tiles/matmul_quant.cc" avx512amx ${avx512} -mavx512bf16 -mamx-tile -mamx-int8)
+      headrace_isa_of("${folder}/tiles/matmul_quant.cc" avx512amx ${avx512} -mavx512bf16)
     endif()
   endif()
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")

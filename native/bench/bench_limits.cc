@@ -4,7 +4,7 @@
 //                    last-level cache holds in part
 //   fma_gflop_s      float32 fused multiply-add out of registers, 2 operations each
 //   int8_gop_s       8-bit products added up out of registers, 2 operations each: "vpdpbusd" (32-bit sums), "tiles" (AMX, groups
-//                    of 32), "maddubs" (vpmaddubsw and vpaddw, 16-bit sums: what a CPU without VNNI can do at most)
+//                    of 32, from and into the first-level cache), "maddubs" (vpmaddubsw and vpaddw, 16-bit sums: what a CPU without VNNI can do at most)
 //
 // Best of the repetitions: a limit is what is possible. Kinds that the CPU lacks are left out. The engine measures its own
 // limits by the same code (native/src/machine_limits.cc), with fewer repetitions.

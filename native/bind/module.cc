@@ -15,6 +15,8 @@ static bool multiplies_pairs(const std::string &isa) {
     return kernels && kernels->rounded_words == 1;
 }
 
+static bool multiplies_tiles(const std::string &isa) { return isa == "avx512" && find_kernels("avx512") && tiles_run_here(); }
+
 }  // namespace headrace::bind
 
 NB_MODULE(_native, module) {
@@ -23,6 +25,8 @@ NB_MODULE(_native, module) {
     module.def("isas", &headrace::bind::isas, "Instruction sets that are built in and run here, best first.");
     module.def("multiplies_pairs", &headrace::bind::multiplies_pairs,
                "Whether the kernels of an instruction set multiply pairs of bfloat16 in one instruction here.");
+    module.def("multiplies_tiles", &headrace::bind::multiplies_tiles,
+               "Whether the kernels of an instruction set multiply many rows with tile registers (AMX) here.");
     headrace::bind::bind_limits(module);
     headrace::bind::bind_runtime(module);
     headrace::bind::bind_texts(module);

@@ -182,7 +182,11 @@ const Kernels *best_kernels() {
 }
 
 const Kernels *find_kernels(const char *name) {
-    for (const Kernels *kernels : {avx512_kernels(), avx2_kernels(), neondot_kernels(), neon_kernels(), portable_kernels()})
+    if (std::strcmp(name, "avx512") == 0) {             // only who wants them asks for tile registers
+        const Kernels *kernels = avx512_kernels();
+        return runs_here(kernels) ? kernels : nullptr;
+    }
+    for (const Kernels *kernels : {avx2_kernels(), neondot_kernels(), neon_kernels(), portable_kernels()})
         if (runs_here(kernels) && std::strcmp(kernels->name, name) == 0) return kernels;
     return nullptr;
 }

@@ -75,7 +75,7 @@ void dot_tiles(int64_t rounds, uint32_t) {
                      "tilezero %%tmm1\n\ttileloadd (%1,%4,1), %%tmm3\n\ttileloadd (%1,%5,1), %%tmm5\n\t"
                      "tdpbssd %%tmm5, %%tmm3, %%tmm1\n\ttilestored %%tmm1, (%2,%5,1)\n\t"
                      "sub $2, %0\n\tjg 1b\n\ttilerelease\n\t"
-                     : "+r"(rounds) : "r"(memory), "r"(memory + 1024), "r"(&config), "r"((size_t)32), "r"((size_t)64) : "cc", "memory");
+                     : "+&r"(rounds) : "r"(memory), "r"(memory + 1024), "r"(&config), "r"((size_t)32), "r"((size_t)64) : "cc", "memory");
 }
 #endif
 constexpr int kSums = 10;

@@ -71,7 +71,7 @@ inline std::vector<const headrace::Kernels *> kernel_sets() {
     for (const char *name : {"portable", "avx2", "avx512", "neon", "neondot"})
         if (const headrace::Kernels *k = headrace::find_kernels(name)) sets.push_back(k);
     const headrace::Kernels *plain = headrace::avx512_plain_kernels();
-    if (plain && plain != headrace::find_kernels("avx512")) sets.push_back(plain);     // AVX512_BF16 is there, but not used
+    if (plain && plain != headrace::find_kernels("avx512")) sets.push_back(plain);     // without AVX512_BF16 and AMX
     return sets;
 }
 

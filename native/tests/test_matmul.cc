@@ -91,6 +91,10 @@ void test_layout(const LayoutName &layout) {
     test_case({layout, 17, 5120, 45, Fill::Random, false, false, true}, r, 3);                     // several K blocks
     test_case({layout, 18, columns(512), 229, Fill::Random, false, true, false}, r, 2);            // more than a block of tiles
     test_case({layout, 7, 20480, 67, Fill::Random, false, false, false}, r, 1);                    // blocks of few tiles
+    test_case({layout, 5, 20480, 57, Fill::Random, false, true, false}, r, 1);                     // and one that is short
+    test_case({layout, 18, 1024 + (unit == 256 ? 256 : 32), 43, Fill::Random, false, true, true}, r, 2);   // a short piece of K
+    test_case({layout, 1, 32768, 40, Fill::Random, false, true, false}, r, 1);                     // as long as tiles take it
+    test_case({layout, 1, 65792, 32, Fill::Random, false, true, false}, r, 1);                     // and longer
     if (is_float(layout.layout)) test_case({layout, 33, 1303, 115, Fill::Random, false, true, false}, r, 3);   // both, an odd panel
 }
 

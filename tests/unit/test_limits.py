@@ -150,6 +150,20 @@ def test_only_avx512_may_multiply_pairs():
     assert [isa for isa in (*_native.isas(), "none") if _native.multiplies_pairs(isa)] == ["avx512"] * has
 
 
+def test_tile_registers_are_used_where_the_processor_has_them():
+    """Else the comparisons of kernels would compare the vector kernels with themselves."""
+    has = {"amx_int8", "avx512_bf16"} <= set(Path("/proc/cpuinfo").read_text().split())
+    assert [isa for isa in (*_native.isas(), "none") if _native.multiplies_tiles(isa)] == ["avx512"] * has
+
+
+def test_limits_with_and_without_tile_registers_are_kept_apart(tmp_path, monkeypatch, measured):
+    for has in (True, False):
+        monkeypatch.setattr(_native, "multiplies_tiles", lambda isa, has=has: has)
+        machine_limits(2, "avx512", folder=tmp_path)
+    assert measured == [2, 2]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 @pytest.mark.parametrize(
     ("scheme", "asked", "rate"),
     [

@@ -95,6 +95,15 @@ def _pair_ops_s(fma_ops_s: float, isa: str) -> float:
     return 2.0 * fma_ops_s if native.multiplies_pairs(isa) else fma_ops_s
 
 
+def _has_tiles() -> bool:
+    """A system may refuse tile registers that the processor has, and a compiler may not know them."""
+    try:
+        native: Any = import_module("headrace._native")
+    except ImportError:
+        return False
+    return bool(native.multiplies_tiles("avx512"))
+
+
 def _better(known: dict[str, float] | None, found: dict[str, float]) -> dict[str, float]:
     """The best of what was known and what was found, and how many measurements come near it."""
     before = known or dict.fromkeys((*_RATES, _COUNT, _AGREED), 0.0)
@@ -131,7 +140,7 @@ def _measure(threads: int) -> dict[str, float] | None:
 
 
 def _key(threads: int) -> str:
-    facts = [_VERSION, __version__, _processor(), sorted(affinity()), cgroup_quota(), threads]
+    facts = [_VERSION, __version__, _processor(), _has_tiles(), sorted(affinity()), cgroup_quota(), threads]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=8).hexdigest()
 
 

@@ -36,7 +36,6 @@
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12 warns about _mm512_undefined_ps of its own header
-#pragma GCC diagnostic ignored "-Wuninitialized"        // and about that, where a loop around it is not unrolled
 #endif
 #endif
 

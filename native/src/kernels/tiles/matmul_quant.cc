@@ -4,9 +4,13 @@
 //
 // tdpbssd sums products of signed bytes in 32 bits, exactly, so the integer sums, and with them every bit of the result,
 // are those of the other instruction sets. A plane of a panel (16 rows x 4 columns) is what one row of the right-hand tile
-// register holds, so unpacking moves nothing around. What 128 vpdpbusd do is done in the time of 16 (half the unit's
-// speed: a group has 32 of the 64 columns it could take). Left are the way of the sums through memory, there is no other,
-// and the float sums: 3 or 4 vector instructions for each row and group. docs/kernels.md has the arithmetic.
+// register holds, so unpacking moves nothing around. What 128 vpdpbusd do in 64 cycles takes 16 (half the unit's speed:
+// a group has 32 of the 64 columns it could take; a quarter for groups of 16). Left are the way of the sums through
+// memory, there is no other, and the float sums: 3 or 4 vector instructions for each row and group. docs/kernels.md has
+// the arithmetic.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"        // g++ 12 warns about _mm512_undefined_ps of its own header
+#endif
 #include "kernels/decl.h"
 #include "kernels/matmul_quant.h"
 
@@ -20,6 +24,7 @@ namespace {
 
 constexpr int kTileRows = 16;
 constexpr int kLeastRows = 32;                  // for fewer, unpacking takes longer than the tiles save
+constexpr int kLeastRest = 8;                   // rows that are worth a tile of their own
 constexpr int kPieceColumns = 1024;             // unpacked: 16 KB of the first-level cache
 constexpr int kPieceSteps = kPieceColumns / kStep;
 constexpr int kActivationBytes = 1 << 20;       // rows that are taken together stay in the second-level cache
@@ -92,7 +97,8 @@ template <class F> HR_NOINLINE void unpack(const uint8_t *block, int steps, Piec
 }
 
 // Scales and scaled sums of a block's rows, the 16 rows of a tile next to each other: there is one broadcast of each per row
-// and group, and 32 pointers would take more loads than the sums themselves. [tile][group or step][row]
+// and group, and 32 pointers would take more loads than the sums themselves. [tile][group or step][row] On the stack, since
+// kernels allocate nothing: 256 KB of the 8 MB that threads have.
 constexpr int kFactors = 1 << 16;
 struct Factors {
     alignas(64) float values[kFactors];
@@ -180,7 +186,7 @@ template <class F> HR_NOINLINE void multiply_panel(const MatmulArgs &a, int32_t 
             HR_UNROLL for (int m = 0; m < kTileRows; m++)
                 acc[m] = step ? _mm512_load_ps(waiting[kTileRows * tile + m]) : _mm512_setzero_ps();
             const float *scale = factors.values + tile * factors.tile_scales + kTileRows * step;
-            const float *sum = factors.values + factors.sums + tile * factors.tile_sums + kTileRows * step * F::GROUPS;
+            const float *sum = F::MIN ? factors.values + factors.sums + tile * factors.tile_sums + kTileRows * step * F::GROUPS : nullptr;
             add_piece<F>(piece, count, a.qx->q + (size_t)first * k + kStep * step, k, scale, sum, tile ? nullptr : block, acc);
             if (step + count < steps) {
                 HR_UNROLL for (int m = 0; m < kTileRows; m++) _mm512_store_ps(waiting[kTileRows * tile + m], acc[m]);
@@ -213,13 +219,16 @@ template <class F> HR_NOINLINE void multiply_blocks(const MatmulArgs &a, int mos
 }  // namespace
 
 void matmul(const MatmulArgs *args) {
-    const int rows = args->row_end - args->row_begin;
+    const int rows = args->row_end - args->row_begin, rest = rows % kTileRows < kLeastRest ? rows % kTileRows : 0;
+    MatmulArgs tiled = *args, others = *args;
+    tiled.row_end = others.row_begin = args->row_end - rest;
     bool done = false;
     if (rows >= kLeastRows) with_format(args->w->layout, [&](auto format) {
         const int most = block_rows<decltype(format)>(args->w->k);
-        if (most > 0) multiply_blocks<decltype(format)>(*args, most), done = true;
+        if (most >= kLeastRows) multiply_blocks<decltype(format)>(tiled, most), done = true;
     });
     if (!done) avx512bf16::matmul(args);
+    else if (rest) avx512bf16::matmul(&others);
 }
 
 }  // namespace HR_ISA
