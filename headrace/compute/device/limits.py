@@ -42,7 +42,7 @@ class Limits:
     pair_ops_s: float
     """Products of two bfloat16 added up in float32: twice as many where one instruction takes pairs."""
     int8_ops_s: float
-    """8-bit products added up, by the fastest instruction that the kernels may use. With tile registers (AMX):
+    """8-bit products added up, by the fastest instruction that the kernels may use; with tile registers (AMX)
     by groups of 32 columns, whose sums go through memory."""
     int16_ops_s: float
     """16-bit products added up, as attention does it: half of what vector registers do with 8 bits."""
