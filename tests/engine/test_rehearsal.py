@@ -7,7 +7,6 @@ import pytest
 
 from headrace.base.config import EngineConfig, KVConfig, ModelConfig, ScheduleConfig
 from headrace.cli.main import main
-from headrace.compute.device.limits import Limits
 from headrace.compute.runner.work import Work
 from headrace.compute.weights.checkpoint import open_checkpoint
 from headrace.compute.weights.tensors import WeightMap
@@ -17,17 +16,7 @@ from headrace.engine.cost.model import StepModel
 from headrace.engine.cost.shape import CostShape
 from tests.kit.engine import VOCAB, tiny_llama
 from tests.kit.heads import random_medusa
-from tests.unit.test_step_cost import row
-
-LIMITS = Limits(
-    threads=2,
-    read_bytes_s=4e10,
-    fma_ops_s=2e11,
-    pair_ops_s=4e11,
-    int8_ops_s=9e11,
-    int16_ops_s=4.5e11,
-    source="measured",
-)
+from tests.unit.test_step_cost import LIMITS, row
 
 
 def config(**given):
