@@ -88,20 +88,22 @@ def machine_limits(threads: int, isa: str, *, folder: Path | None = None, probe:
 
 
 def _pair_ops_s(fma_ops_s: float, isa: str) -> float:
-    try:
-        native: Any = import_module("headrace._native")
-    except ImportError:
-        return fma_ops_s
-    return 2.0 * fma_ops_s if native.multiplies_pairs(isa) else fma_ops_s
+    native = _native()
+    return 2.0 * fma_ops_s if native is not None and native.multiplies_pairs(isa) else fma_ops_s
 
 
 def _has_tiles() -> bool:
     """A system may refuse tile registers that the processor has, and a compiler may not know them."""
+    native = _native()
+    return native is not None and native.multiplies_tiles("avx512")
+
+
+def _native() -> Any:
+    """The native kernels; None: they are not built."""
     try:
-        native: Any = import_module("headrace._native")
+        return import_module("headrace._native")
     except ImportError:
-        return False
-    return bool(native.multiplies_tiles("avx512"))
+        return None
 
 
 def _better(known: dict[str, float] | None, found: dict[str, float]) -> dict[str, float]:
@@ -132,10 +134,10 @@ def _limits(rates: dict[str, float], threads: int, isa: str, source: str) -> Lim
 
 def _measure(threads: int) -> dict[str, float] | None:
     """None without the native kernels, or without the memory."""
+    native = _native()
     try:
-        native: Any = import_module("headrace._native")
-        return native.machine_limits(threads, READ_BYTES)
-    except (ImportError, MemoryError, RuntimeError):
+        return None if native is None else native.machine_limits(threads, READ_BYTES)
+    except (MemoryError, RuntimeError):
         return None
 
 

@@ -197,7 +197,7 @@ template <class F> HR_NOINLINE void multiply_panel(const MatmulArgs &a, int32_t 
     }
 }
 
-// Rows that are taken together, whole tiles; 0: not even one tile's factors fit.
+// Rows that are taken together, whole tiles. With a long K few fit, or none: then unpacking would serve too few tiles.
 template <class F> int block_rows(int k) {
     return least(kBlockRows, least(kActivationBytes / k, kFactors / Factors::per_row<F>(k))) / kTileRows * kTileRows;
 }
