@@ -1,26 +1,28 @@
 // Gated activations, sums and the soft cap of logits: one pass each, every element on its own.
 #include "kernels/decl.h"
 #include "kernels/elementwise_math.h"
+#include "kernels/elementwise_wide.h"
 
 namespace headrace {
 namespace HR_ISA {
 namespace {
 
 struct Silu {
-    HR_INLINE F8 operator()(F8 x) const { return x * sigmoid(x); }
+    template <class V> HR_INLINE V operator()(V x) const { return x * sigmoid(x); }
 };
 
 // x/2 (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3)
 struct GeluTanh {
-    HR_INLINE F8 operator()(F8 x) const {
-        const F8 cubic = fma(x * x * x, splat(0.044715f), x);
-        return x * sigmoid(cubic * splat(1.59576912f));
+    template <class V> HR_INLINE V operator()(V x) const {
+        const V cubic = fma(x * x * x, splat_as<V>(0.044715f), x);
+        return x * sigmoid(cubic * splat_as<V>(1.59576912f));
     }
 };
 
 template <class Activation>
 void gate_row(const float *gate, const float *up, float *y, int32_t begin, int32_t end, Activation activation) {
     int32_t i = begin;
+    for (; i + kLanes <= end; i += kLanes) store(y + i, activation(load_as<Word>(gate + i)) * load_as<Word>(up + i));
     for (; i + 8 <= end; i += 8) store(y + i, activation(load(gate + i)) * load(up + i));
     const int32_t n = end - i;
     if (n > 0) store_part(y + i, activation(load_part(gate + i, n)) * load_part(up + i, n), n);

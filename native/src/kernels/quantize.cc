@@ -8,6 +8,7 @@
 //
 // Or round them to the nearest bfloat16, ties to even, for the layout BF16Pairs; |x| < 2^-56 becomes zero.
 #include "kernels/decl.h"
+#include "kernels/quantize_block.h"
 #include "simd/simd.h"
 
 namespace headrace {
@@ -29,21 +30,6 @@ HR_INLINE int32_t top_bits(I8 a) {
     return top;
 }
 
-#if defined(HR_SIMD_AVX2)
-HR_INLINE LaneSums quantize_group(const F8 x[4], float factor, int8_t *q) {
-    __m256i rounded[4];
-    for (int i = 0; i < 4; i++) rounded[i] = to_int(x[i] * splat(factor)).v;
-    // packs works inside 128-bit halves: undo its order with one permutation of dwords
-    const __m256i words0 = _mm256_packs_epi32(rounded[0], rounded[1]), words1 = _mm256_packs_epi32(rounded[2], rounded[3]);
-    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words0, words1), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_storeu_si256((__m256i *)q, bytes);
-    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
-    __m256i sums = _mm256_add_epi16(pairs, _mm256_shuffle_epi32(pairs, 0x4e));
-    sums = _mm256_add_epi16(sums, _mm256_shuffle_epi32(sums, 0xb1));
-    const int32_t first = _mm256_extract_epi32(sums, 0), second = _mm256_extract_epi32(sums, 4);
-    return {{{(int16_t)first, (int16_t)(first >> 16)}, {(int16_t)second, (int16_t)(second >> 16)}}};
-}
-#else
 HR_INLINE LaneSums quantize_group(const F8 x[4], float factor, int8_t *q) {
     LaneSums sums = {{{0, 0}, {0, 0}}};
     for (int i = 0; i < 4; i++) {
@@ -56,7 +42,6 @@ HR_INLINE LaneSums quantize_group(const F8 x[4], float factor, int8_t *q) {
     }
     return sums;
 }
-#endif
 
 // Start value of integer sums, from the sums of columns k % 4 < 2 and k % 4 >= 2: one 32-bit lane, or its two 16-bit lanes.
 HR_INLINE int32_t start_value(int32_t low, int32_t high) {
@@ -67,37 +52,59 @@ HR_INLINE int32_t start_value(int32_t low, int32_t high) {
 #endif
 }
 
+// Group g of a row of `groups`.
+HR_INLINE void quantize_one(const float *x, const QuantRows *out, size_t row, size_t groups, size_t g) {
+    const size_t at = row * groups + g;
+    int8_t *q = out->q + 32 * at;
+    F8 v[4];
+    I8 top8 = splat((int32_t)0);
+    for (int i = 0; i < 4; i++) {
+        v[i] = load(x + 32 * g + 8 * i);
+        top8 = max(top8, as_int(abs(v[i])));
+    }
+    const int32_t bits = top_bits(top8);
+    float scale = 0.0f;
+    LaneSums sums = {{{0, 0}, {0, 0}}};
+    if (bits >= kTiny && bits < kNotFinite) {
+        const float top = bits_float((uint32_t)bits);
+        scale = top / 127.0f;
+        sums = quantize_group(v, 127.0f / top, q);
+    } else {
+        std::memset(q, 0, 32);
+        if (bits >= kNotFinite) scale = bits_float(0x7fc00000u);
+    }
+    const int32_t half0 = sums.lane[0][0] + sums.lane[0][1], half1 = sums.lane[1][0] + sums.lane[1][1];
+    out->scale[at] = scale;
+    out->scaled_sum[at] = scale * (float)(half0 + half1);
+    out->scaled_sum16[2 * at] = scale * (float)half0;
+    out->scaled_sum16[2 * at + 1] = scale * (float)half1;
+    out->start[at] = start_value(sums.lane[0][0] + sums.lane[1][0], sums.lane[0][1] + sums.lane[1][1]);
+    out->start16[2 * at] = start_value(sums.lane[0][0], sums.lane[0][1]);
+    out->start16[2 * at + 1] = start_value(sums.lane[1][0], sums.lane[1][1]);
+}
+
+#if defined(HR_SIMD_AVX2)
+// Groups [g, g + count) of a row; false: there is one that is not as usual, nothing is written.
+HR_INLINE bool quantize_groups(const float *x, const QuantRows *out, size_t at, size_t g, int count) {
+    const BlockOutput all = {out->q + 32 * at, out->scale + at, out->scaled_sum + at, out->scaled_sum16 + 2 * at, out->start + at,
+                             out->start16 + 2 * at};
+    if (count == kBlockGroups) return quantize_block<true>(x + 32 * g, count, kTiny, kNotFinite, all);
+    return quantize_block<false>(x + 32 * g, count, kTiny, kNotFinite, all);
+}
+#endif
+
 HR_INLINE void quantize_row(const float *x, const QuantRows *out, size_t row) {
     const size_t groups = (size_t)out->k / 32;
-    for (size_t g = 0; g < groups; g++) {
-        const size_t at = row * groups + g;
-        int8_t *q = out->q + row * out->k + 32 * g;
-        F8 v[4];
-        I8 top8 = splat((int32_t)0);
-        for (int i = 0; i < 4; i++) {
-            v[i] = load(x + 32 * g + 8 * i);
-            top8 = max(top8, as_int(abs(v[i])));
-        }
-        const int32_t bits = top_bits(top8);
-        float scale = 0.0f;
-        LaneSums sums = {{{0, 0}, {0, 0}}};
-        if (bits >= kTiny && bits < kNotFinite) {
-            const float top = bits_float((uint32_t)bits);
-            scale = top / 127.0f;
-            sums = quantize_group(v, 127.0f / top, q);
-        } else {
-            std::memset(q, 0, 32);
-            if (bits >= kNotFinite) scale = bits_float(0x7fc00000u);
-        }
-        const int32_t half0 = sums.lane[0][0] + sums.lane[0][1], half1 = sums.lane[1][0] + sums.lane[1][1];
-        out->scale[at] = scale;
-        out->scaled_sum[at] = scale * (float)(half0 + half1);
-        out->scaled_sum16[2 * at] = scale * (float)half0;
-        out->scaled_sum16[2 * at + 1] = scale * (float)half1;
-        out->start[at] = start_value(sums.lane[0][0] + sums.lane[1][0], sums.lane[0][1] + sums.lane[1][1]);
-        out->start16[2 * at] = start_value(sums.lane[0][0], sums.lane[0][1]);
-        out->start16[2 * at + 1] = start_value(sums.lane[1][0], sums.lane[1][1]);
+#if defined(HR_SIMD_AVX2)
+    const size_t count = groups < kBlockGroups ? groups : kBlockGroups;
+    for (size_t next = 0; next < groups; next += count) {
+        const size_t g = next + count > groups ? groups - count : next;      // the last block may overlap the one before
+        if (quantize_groups(x, out, row * groups + g, g, (int)count)) continue;
+        for (size_t i = g; i < g + count; i++) quantize_one(x, out, row, groups, i);
     }
+#else
+    for (size_t g = 0; g < groups; g++) quantize_one(x, out, row, groups, g);
+#endif
 }
 
 // x as the nearest bfloat16, in the upper half of a float.
