@@ -97,8 +97,13 @@ def fault_response(error: HeadraceError, path: str = "") -> Response:
 
 
 def unexpected(error: BaseException) -> HeadraceError:
-    """What a client learns about an error nobody foresaw: that it happened; the log has the rest."""
+    """What a client learns about an error; the log has the rest where the fault is the server's.
+
+    Errors raised on purpose are told as they are, an error that nobody foresaw only as that.
+    """
     if isinstance(error, HeadraceError):
+        if error.http_status == HeadraceError.http_status:
+            log.error("%s: %s", type(error).__name__, error.message)
         return error
     log.error("unexpected error", exc_info=error)
     return HeadraceError("internal error; the server's log has the details")

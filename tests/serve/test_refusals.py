@@ -9,10 +9,16 @@ import httpx
 import pytest
 
 from headrace.base.config import AccessConfig, ServeConfig
-from headrace.base.errors import AbortedError, ContextLengthError, HeadraceError, RequestError
+from headrace.base.errors import (
+    AbortedError,
+    CheckpointError,
+    ContextLengthError,
+    HeadraceError,
+    RequestError,
+)
 from headrace.engine.async_llm import AsyncLLM
 from headrace.serve import limits
-from headrace.serve.faults import CancelledRequestError, DrainingError
+from headrace.serve.faults import CancelledRequestError, DrainingError, unexpected
 from headrace.serve.metrics import ServerMetrics
 from headrace.serve.routes import openapi as openapi_route
 from headrace.serve.routes.embeddings import Embedding
@@ -111,3 +117,13 @@ async def test_an_embedding_that_is_cut_says_by_whom(
     with pytest.raises(error) as caught:
         await Embedding(state, EmbeddingBody(input="a"), "e").run(["a"])
     assert caught.value.http_status == status
+
+
+def test_a_fault_of_the_server_is_in_its_log_and_a_refusal_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    """A tokenizer that fails on a text is raised on purpose, with status 500: its owner must hear of it."""
+    broken = CheckpointError("the model's tokenizer fails on a text: index out of range")
+    assert unexpected(broken) is broken
+    assert [r.getMessage() for r in caplog.records] == [f"CheckpointError: {broken.message}"]
+    caplog.clear()
+    unexpected(RequestError("temperature is -1, it is at least 0", param="temperature"))
+    assert not caplog.records
