@@ -33,18 +33,21 @@ template <class V> HR_INLINE V splat_as(float x) {
     else return V{_mm512_set1_ps(x)};
 }
 
-// The same bits as on eight lanes: p 2^n is exact there and here.
-HR_INLINE Wide exp2_nonpositive(Wide x) {
-    const __mmask16 large = _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
-    const __m512 n = _mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const Wide f = {_mm512_sub_ps(x.v, n)};
+HR_INLINE Wide exp2_series(Wide f) {
     Wide p = fma(splat_as<Wide>(0x1.41fbbcp-13f), f, splat_as<Wide>(0x1.5f3e54p-10f));
     p = fma(p, f, splat_as<Wide>(0x1.3b2d4cp-7f));
     p = fma(p, f, splat_as<Wide>(0x1.c6aee8p-5f));
     p = fma(p, f, splat_as<Wide>(0x1.ebfbdcp-3f));
     p = fma(p, f, splat_as<Wide>(0x1.62e430p-1f));
-    p = fma(p, f, splat_as<Wide>(1.0f));
-    return {_mm512_maskz_scalef_ps(large, p.v, n)};
+    return fma(p, f, splat_as<Wide>(1.0f));
+}
+
+// The same bits as on eight lanes: p 2^n is exact there and here.
+HR_INLINE Wide exp2_nonpositive(Wide x) {
+    const __mmask16 large = _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+    const __m512 n = _mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Wide f = {_mm512_sub_ps(x.v, n)};
+    return {_mm512_maskz_scalef_ps(large, exp2_series(f).v, n)};
 }
 
 HR_INLINE Wide tanh(Wide x) {

@@ -14,13 +14,7 @@ HR_INLINE Wide exp_nonpositive(Wide x) {
     const Wide n = {_mm512_roundscale_ps((x * splat_as<Wide>(kLog2E)).v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
     const Wide r = fnma(n, splat_as<Wide>(0x1.7f7d1cp-20f), fnma(n, splat_as<Wide>(0x1.62e400p-1f), x));
     const Wide f = r * splat_as<Wide>(kLog2E);
-    Wide p = fma(splat_as<Wide>(0x1.41fbbcp-13f), f, splat_as<Wide>(0x1.5f3e54p-10f));
-    p = fma(p, f, splat_as<Wide>(0x1.3b2d4cp-7f));
-    p = fma(p, f, splat_as<Wide>(0x1.c6aee8p-5f));
-    p = fma(p, f, splat_as<Wide>(0x1.ebfbdcp-3f));
-    p = fma(p, f, splat_as<Wide>(0x1.62e430p-1f));
-    p = fma(p, f, splat_as<Wide>(1.0f));
-    const __m512i scaled = _mm512_add_epi32(_mm512_castps_si512(p.v), _mm512_slli_epi32(_mm512_cvtps_epi32(n.v), 23));
+    const __m512i scaled = _mm512_add_epi32(_mm512_castps_si512(exp2_series(f).v), _mm512_slli_epi32(_mm512_cvtps_epi32(n.v), 23));
     return {_mm512_castsi512_ps(_mm512_maskz_mov_epi32((__mmask16)~tiny, scaled))};
 }
 
